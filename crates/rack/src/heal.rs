@@ -1006,6 +1006,25 @@ mod tests {
         assert_eq!(world.replicas(), [1]);
     }
 
+    /// Bug: a node came back with an empty medium while its peer started again, and the set was stuck for ever. Cause: the
+    /// peer did not hear the vSSD that was missing, so it counted as not heard itself, and nobody was left to stay. Fix: who
+    /// is missing, failed or silent is not heard for that reason.
+    #[test]
+    fn who_does_not_hear_one_that_is_missing_is_not_lost_itself() {
+        let mut world = World::new();
+        world.pass(0, 1_000);
+        world.rolls[0] = Some(Roll::default());
+        world.rolls[1] = Some(Roll {
+            unheard: vec![(2, 1)],
+            joining: vec![2],
+            ..here(2)
+        });
+        world.pass(1_000, 30_000);
+        assert_eq!(world.replicas(), [1, 2], "nobody else serves");
+        world.pass(30_000, 32_000);
+        assert_eq!(world.replicas(), [2]);
+    }
+
     #[test]
     fn a_node_that_goes_again_and_again_is_trusted_later() {
         let mut world = World::new();

@@ -41,7 +41,7 @@ use base::event::Kind;
 use base::limits::SECTORS_PER_PAGE;
 use base::time::earliest;
 use base::{Duration, Instant, Lpn, Map, Page, Slab, Version, VssdId};
-use key::{Key, State};
+use key::{HELD_FOR, Key, State};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -55,8 +55,10 @@ pub const REPLAY_AFTER: Duration = Duration::from_millis(160);
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// How often unfinished pages are looked through.
 const SCAN_EVERY: Duration = Duration::from_millis(20);
-/// A starting member greets its peers this often until it serves.
+/// A starting member greets its peers this often, and asks for what it lacks, until it serves.
 const HELLO_EVERY: Duration = Duration::from_millis(20);
+/// While nothing comes it does so ever later, up to so many doublings.
+const HELLO_DOUBLINGS_MAX: u8 = 3;
 
 #[derive(Debug)]
 struct Peer {
@@ -105,6 +107,8 @@ pub struct Replica {
     effects: VecDeque<Effect>,
     scan_at: Option<Instant>,
     hello_at: Option<Instant>,
+    /// How often it has greeted and asked in vain since something came, as far as that matters.
+    in_vain: u8,
     /// Since when it greets peers that it does not know.
     greets_since: Instant,
 }
@@ -139,6 +143,7 @@ impl Replica {
             effects: VecDeque::new(),
             scan_at: None,
             hello_at: Some(now),
+            in_vain: 0,
             greets_since: now,
         };
         replica.form_epoch(now);
@@ -218,7 +223,7 @@ impl Replica {
         if !self.serving {
             self.epoch = None;
         }
-        self.hello_at = Some(now);
+        (self.hello_at, self.in_vain) = (Some(now), 0);
         self.form_epoch(now);
         if self.peers.is_empty() {
             self.start_serving();
@@ -594,6 +599,8 @@ impl Replica {
 
     /// A peer has the value, and no room for it yet.
     fn receive_held(&mut self, now: Instant, peer: usize, header: &Header) {
+        // It need say nothing more for so long.
+        self.peers[peer].heard_at = now + HELD_FOR;
         let Some(slot) = self.slot(lpn_of(header)) else {
             return;
         };
@@ -930,7 +937,6 @@ impl Replica {
             }
         }
         if self.hello_at.is_some_and(|at| now >= at) {
-            self.hello_at = (!self.serving).then_some(now + HELLO_EVERY);
             for peer in 0..self.peers.len() {
                 let hello = self.hello(peer, false);
                 self.effects.push_back(hello);
@@ -938,10 +944,13 @@ impl Replica {
                     self.note_silence(peer, now.since(self.greets_since));
                 }
             }
-            if !self.serving && self.epoch.is_some() {
-                self.catch_up.resend(store);
-                self.send_asks();
-            }
+            let advances = !self.serving && self.epoch.is_some() && !self.catch_up.resend(store);
+            self.in_vain = match advances {
+                true => 0,
+                false => HELLO_DOUBLINGS_MAX.min(self.in_vain + 1),
+            };
+            self.hello_at = (!self.serving).then(|| now + HELLO_EVERY * (1 << (self.in_vain.max(1) - 1)));
+            self.send_asks();
         }
         if self.scan_at.is_some_and(|at| now >= at) {
             self.scan(now);

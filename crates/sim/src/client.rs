@@ -22,6 +22,9 @@ const PAUSE_NS: u64 = 200_000;
 /// Largest latency recorded, in ns; larger ones are recorded as this.
 const LATENCY_NS_MAX: u64 = 1 << 40;
 
+/// Clients leave one part in so many of the pool to hosts, as frontends do (`runtime::frontend`).
+const RESERVE_PART: usize = 4;
+
 const BLOCKS_PER_PAGE: u64 = SECTORS_PER_PAGE as u64;
 
 /// How fast requests come.
@@ -866,6 +869,10 @@ fn range(load: &mut Load, action: Action, pages: u64) -> (u64, u64) {
 fn stamped_pages(world: &impl Entry, first: u64, count: u64, id: u64) -> Option<Pages> {
     const NONSENSE: u8 = 0xee;
     let grid = first / BLOCKS_PER_PAGE;
+    let wanted = ((first + count).div_ceil(BLOCKS_PER_PAGE) - grid) as usize;
+    if world.pool().available() < wanted + world.pool().capacity() / RESERVE_PART {
+        return None;
+    }
     let mut pages = Pages::new();
     for index in grid..(first + count).div_ceil(BLOCKS_PER_PAGE) {
         let page = world.pool().alloc()?;

@@ -6,7 +6,7 @@ use base::{Addr, NodeId, Rng, VssdId};
 use host::operator::{Command, Done, NewVolume, NodeChange, Refusal};
 use rack::placement::Isolation;
 use rack::registry::{Durability, Snapshot, VolumeRecord};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Pairs of vSSDs that are tried for one exchange: not every two can exchange places.
 const TRIES: u32 = 32;
@@ -341,8 +341,8 @@ impl Commands {
         }
     }
 
-    /// A broken promise.
-    pub fn broken(&self, stored: &Snapshot) -> Option<String> {
+    /// A broken promise. Some vSSDs have left their place otherwise than in an exchange.
+    pub fn broken(&self, stored: &Snapshot, moved: &BTreeSet<VssdId>) -> Option<String> {
         for (name, promise) in &self.volumes {
             let record = stored.volume(name);
             if promise.is_gone && record.is_some() {
@@ -367,14 +367,17 @@ impl Commands {
                 _ => {}
             }
         }
-        self.half_exchanged(stored)
+        self.half_exchanged(stored, moved)
     }
 
     /// Two vSSDs of which one alone has left its place. One of them may have been exchanged with a third, so that their
     /// own exchange was refused.
-    fn half_exchanged(&self, stored: &Snapshot) -> Option<String> {
+    fn half_exchanged(&self, stored: &Snapshot, moved: &BTreeSet<VssdId>) -> Option<String> {
         let is_gone = |vssd: VssdId| !is_replica(stored, vssd);
         let is_explained = |vssd: VssdId| {
+            if moved.contains(&vssd) {
+                return true;
+            }
             let mut pairs = self.exchanges.iter();
             pairs.any(|&(a, b)| (a == vssd || b == vssd) && is_gone(a) && is_gone(b))
         };
@@ -429,13 +432,16 @@ mod tests {
     fn an_exchange_that_was_refused_is_not_half_done_because_another_is_done() {
         let mut commands = Commands::new(&[]);
         let pair = |a, b| (VssdId(a), VssdId(b));
+        let none = BTreeSet::new();
         commands.exchanges = vec![pair(3, 2), pair(3, 1)];
-        assert_eq!(commands.broken(&stored(&[1, 2, 3])), None);
-        assert_eq!(commands.broken(&stored(&[2, 7, 8])), None);
+        assert_eq!(commands.broken(&stored(&[1, 2, 3]), &none), None);
+        assert_eq!(commands.broken(&stored(&[2, 7, 8]), &none), None);
         let counts = commands.counts(&stored(&[2, 7, 8]));
         assert_eq!((counts.exchanged, counts.undone), (1, 1));
-        assert!(commands.broken(&stored(&[1, 2, 8])).is_some());
+        assert!(commands.broken(&stored(&[1, 2, 8]), &none).is_some());
         commands.exchanges = vec![pair(3, 2)];
-        assert!(commands.broken(&stored(&[2, 7])).is_some());
+        assert!(commands.broken(&stored(&[2, 7]), &none).is_some());
+        let moved = BTreeSet::from([VssdId(3)]);
+        assert_eq!(commands.broken(&stored(&[2, 7]), &moved), None);
     }
 }

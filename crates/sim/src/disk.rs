@@ -4,6 +4,7 @@
 //! that hangs. The checkers that judge a rack judge the disk. There is one copy of the data, so a loss of power takes what was not flushed.
 
 use crate::check::Violation;
+use crate::check::memory::Set;
 use crate::client::ClientVolume;
 use crate::draw::{draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
 use crate::media::{MediaStats, SimMedium};
@@ -13,7 +14,7 @@ use crate::run::{AtCut, FOR_EVER, Fault, Fleet, Outcome, Role, Run, RunSpec};
 use crate::world::{Canary, Site, WorldOptions};
 use base::event::Source;
 use base::limits::{PAGE_BYTES, RACK_PORT, SECTOR_BYTES};
-use base::{Addr, Duration, Instant, Machine, Pool, Rng, VolumeId};
+use base::{Addr, Duration, Instant, Machine, Pool, Rng, VolumeId, VssdId};
 use flash::{GcMode, Geometry, Ssd, Timing, VssdStats};
 use host::{Disk, DiskConfig, DiskEntry, Input, Output};
 
@@ -137,8 +138,13 @@ impl Fleet for DiskFleet {
         })
     }
 
-    fn has_replica_outside(&self, _volume: usize, _page: u64, lost: &[bool]) -> bool {
-        !lost[0]
+    fn sets(&self) -> Vec<Set> {
+        vec![Set {
+            volume: 0,
+            pages: 0..u64::from(self.pages),
+            members: vec![(VssdId(0), 0)],
+            may_change: false,
+        }]
     }
 
     fn corruptible(&self, _index: usize) -> core::ops::Range<u64> {
@@ -213,7 +219,6 @@ fn draw_run(fleet: &DiskFleet, seed: u64, options: DiskOptions, rng: &mut Rng) -
         net_faults: NetFaults::default(),
         calm_ns: span_ns,
         answer_ns: ANSWER_NS,
-        resync_ns: 0,
         gc_lease_ns: u64::MAX,
         pool_pages: POOL_PAGES,
         read_back: true,

@@ -78,7 +78,7 @@ pub(crate) fn draw_load(gateway: usize, volume: usize, span_ns: u64, rng: &mut R
 pub(crate) fn drop_crashes_after_corruption(faults: &mut Vec<(u64, Fault)>) {
     let mut corrupted = Vec::new();
     faults.retain(|(_, fault)| match fault {
-        Fault::Corrupt { host } => {
+        Fault::Corrupt { host } | Fault::CorruptMetadata { host, .. } => {
             corrupted.push(*host);
             true
         }

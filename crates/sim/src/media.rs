@@ -44,6 +44,12 @@ enum Cached {
 pub struct SimMedium {
     stack: Deadline<Cached>,
     model: MediaModel,
+    /// The times that operations take now.
+    latency: LatencyModel,
+    /// The last operation but a flush is done then, and the last flush.
+    done_at: [Instant; 2],
+    /// What was durable when an image was made.
+    image: Vec<u8>,
     stats: MediaStats,
 }
 
@@ -77,6 +83,9 @@ impl SimMedium {
         Self {
             stack: Deadline::new(cached, model.limit),
             model,
+            latency: model.latency,
+            done_at: [Instant::ZERO; 2],
+            image: Vec::new(),
             stats: MediaStats::default(),
         }
     }
@@ -105,20 +114,37 @@ impl SimMedium {
         let kind = op.kind;
         self.submit(now, op);
         let is_stuck = self.stack.overdue() > 0 || self.faults().hangs();
-        let model = self.model.latency;
-        match kind {
-            _ if is_stuck => self.stack.deadline().unwrap_or(now).max(now),
-            MediaKind::Flush => now + Duration::from_nanos(model.flush_ns),
-            _ => now + Duration::from_nanos(model.io_ns),
+        if is_stuck {
+            return self.stack.deadline().unwrap_or(now).max(now);
         }
+        let (class, takes_ns) = match kind {
+            MediaKind::Flush => (1, self.latency.flush_ns),
+            _ => (0, self.latency.io_ns),
+        };
+        let at = self.done_at[class].max(now + Duration::from_nanos(takes_ns));
+        self.done_at[class] = at;
+        at
     }
 
     /// The drive answers again; how many operations it held, and when it is done with all of them.
     pub fn resume(&mut self, now: Instant) -> (usize, Instant) {
         let held = self.faults().held();
         self.faults().resume(now);
+        let LatencyModel { io_ns, flush_ns } = self.latency;
+        let at = now + Duration::from_nanos(io_ns.max(flush_ns));
+        self.done_at = self.done_at.map(|before| before.max(at));
+        (held, self.done_at[0].max(self.done_at[1]))
+    }
+
+    /// From now on operations take so many times as long as the model says.
+    pub fn slow_down(&mut self, factor: u32) {
         let LatencyModel { io_ns, flush_ns } = self.model.latency;
-        (held, now + Duration::from_nanos(io_ns.max(flush_ns)))
+        self.latency = LatencyModel {
+            io_ns: io_ns * u64::from(factor),
+            flush_ns: flush_ns * u64::from(factor),
+        };
+        let latency = self.latency;
+        self.faults().inner_mut().set_model(latency);
     }
 
     /// When to poll again although nothing ends by itself: while it hangs.
@@ -139,6 +165,7 @@ impl SimMedium {
         self.stack.reset();
         self.faults().restart();
         self.faults().inner_mut().reset();
+        self.done_at = [Instant::ZERO; 2];
         if let Cached::Volatile(volatile) = self.stack.inner_mut() {
             volatile.crash(rng);
         }
@@ -146,11 +173,36 @@ impl SimMedium {
 
     /// After a crash: an empty medium takes the place of this one.
     pub fn wipe(&mut self) {
-        let zeros = vec![0; self.capacity_bytes() as usize];
+        self.fill(&vec![0; self.capacity_bytes() as usize]);
+    }
+
+    /// After a crash: a medium of this content takes the place of this one.
+    pub fn fill(&mut self, content: &[u8]) {
         if let Cached::Volatile(volatile) = self.stack.inner_mut() {
-            volatile.wipe();
+            volatile.fill(content);
         }
-        self.faults().write_at(0, &zeros).expect("inside");
+        self.faults().write_at(0, content).expect("inside");
+    }
+
+    /// Everything that is durable.
+    pub fn content(&self) -> Vec<u8> {
+        match self.stack.inner() {
+            Cached::Volatile(volatile) => volatile.durable().to_vec(),
+            Cached::Durable(drive) => drive.inner().inner().clone(),
+        }
+    }
+
+    /// Makes an image of what is durable.
+    pub fn keep_image(&mut self) {
+        self.image = self.content();
+    }
+
+    /// After a crash: the last image takes the place of the content, if one was made.
+    pub fn put_image_back(&mut self) {
+        if !self.image.is_empty() {
+            let image = core::mem::take(&mut self.image);
+            self.fill(&image);
+        }
     }
 
     /// Flips one bit of a stored page in `range` (bytes), skipping pages of zeros; false if it found none.

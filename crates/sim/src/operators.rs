@@ -2,6 +2,7 @@
 //! and commands. A gateway that crashes takes its operator along.
 
 use crate::commands::{Commands, Counts, Wish};
+use crate::reached::Changes;
 use crate::registry::{Asker, ControlCanary, RegistryModel, SimRegistry};
 use crate::world::World;
 use base::event::Kind;
@@ -12,7 +13,8 @@ use host::operator::{
 };
 use host::{Gateway, Input, Output};
 use rack::heal::Rules;
-use rack::registry::{DrainRecord, SetRecord, Snapshot, VolumeRecord};
+use rack::registry::{DrainRecord, JoiningRecord, SetRecord, Snapshot, VolumeRecord};
+use std::collections::BTreeSet;
 
 /// A command that finds no gateway that serves is tried again after this, in ns.
 const AGAIN_NS: u64 = 1_000_000;
@@ -77,6 +79,12 @@ pub struct Attention {
     pub created: Vec<VolumeRecord>,
     /// Members that were expelled from their sets.
     pub expelled: Vec<VssdId>,
+    /// Copies that are made of what was expelled.
+    pub joins_again: u32,
+    /// Copies that are made.
+    pub joined: u32,
+    /// Members that have moved.
+    pub moved: u32,
     /// A promise is broken.
     pub broken: Option<String>,
 }
@@ -107,6 +115,10 @@ pub struct Operators {
     /// Copies of each set, as they were stored last.
     copies: Vec<usize>,
     moved: u32,
+    /// Members that were ever expelled.
+    expelled: BTreeSet<VssdId>,
+    /// Members that are none any more, other than by an exchange.
+    moved_away: BTreeSet<VssdId>,
     over_by: u64,
 }
 
@@ -126,6 +138,8 @@ impl Operators {
             lost_copies: false,
             copies: Vec::new(),
             moved: 0,
+            expelled: BTreeSet::new(),
+            moved_away: BTreeSet::new(),
             over_by: u64::MAX,
         }
     }
@@ -158,6 +172,16 @@ impl Operators {
     /// True if operators run; else gateways serve their volumes by themselves.
     pub fn are_running(&self) -> bool {
         self.control.is_some()
+    }
+
+    /// How the control plane behaves, if there is one.
+    pub fn control(&self) -> Option<Control> {
+        self.control
+    }
+
+    /// True if members that are lost are expelled.
+    pub fn heal(&self) -> bool {
+        self.control.is_some_and(|control| control.heal.is_some())
     }
 
     /// The content of the registry.
@@ -269,9 +293,20 @@ impl Operators {
         self.command(now);
         let mut attention = self.pump(world, control);
         self.count_copies();
+        self.note_moves();
         attention.created = self.commands.take_created();
         attention.broken = self.broken(now, world, control);
         attention
+    }
+
+    /// Notes whose place was taken otherwise than in an exchange.
+    fn note_moves(&mut self) {
+        let sets = self.registry.stored().volumes.iter().flat_map(|record| &record.sets);
+        for set in sets {
+            let leaving = set.leaving.filter(|leaving| leaving.moves || leaving.surplus);
+            self.moved_away.extend(leaving.map(|leaving| VssdId(leaving.vssd)));
+            self.moved_away.extend(set.expelled.iter().map(|left| VssdId(left.vssd)));
+        }
     }
 
     fn count_copies(&mut self) {
@@ -316,8 +351,10 @@ impl Operators {
                 let asker = (gateway, running.boot);
                 attention.took_lead |= matches!(output, Asks::Gateway(Call::Serve { .. }));
                 match output {
-                    Asks::Event(Kind::MemberExpelled { vssd, .. }) => attention.expelled.push(vssd),
-                    Asks::Event(Kind::MemberMoved { .. }) => self.moved += 1,
+                    Asks::Event(kind) => {
+                        world.note(self.first + gateway, kind);
+                        self.hear(kind, &mut attention);
+                    }
                     _ => {}
                 }
                 if let Some(answer) = self.carry(world, control, asker, output)
@@ -329,6 +366,37 @@ impl Operators {
         }
         self.takeovers += u32::from(attention.took_lead);
         attention
+    }
+
+    fn hear(&mut self, kind: Kind, attention: &mut Attention) {
+        match kind {
+            Kind::MemberExpelled { vssd, .. } => {
+                self.expelled.insert(vssd);
+                attention.expelled.push(vssd);
+            }
+            Kind::CopyBegun { vssd, .. } => attention.joins_again += u32::from(self.expelled.contains(&vssd)),
+            Kind::CopyJoined { .. } => attention.joined += 1,
+            Kind::MemberMoved { .. } => {
+                self.moved += 1;
+                attention.moved += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// How members of sets change.
+    pub fn changes(&self) -> Changes {
+        let sets = || self.stored().volumes.iter().flat_map(|record| &record.sets);
+        let joins = |test: fn(&JoiningRecord) -> bool| {
+            sets().any(|set| set.joining.as_ref().is_some_and(test))
+        };
+        Changes {
+            exchanges: sets().any(|set| set.exchanges() || set.ends_exchange()),
+            rebuilds: joins(JoiningRecord::heals),
+            moves: joins(|joining| joining.moves) || sets().any(|set| set.leaving.is_some_and(|left| left.moves)),
+            lacks: sets().any(SetRecord::lacks_copies),
+            is_alone: sets().any(|set| set.replicas.len() == 1 && set.lacks_copies()),
+        }
     }
 
     fn carry<H: MaybeGateway>(
@@ -420,7 +488,7 @@ impl Operators {
                 return Some(format!("clients see {export:?}, the registry has {stored:?}"));
             }
         }
-        self.commands.broken(self.stored())
+        self.commands.broken(self.stored(), &self.moved_away)
     }
 
     /// At rest: what was promised is served, with its size.

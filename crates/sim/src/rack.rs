@@ -5,11 +5,14 @@
 //! their own, as clients may be farther away.
 
 use crate::check::Violation;
+use crate::check::memory::Set;
 use crate::client::ClientVolume;
 use crate::commands::Wish;
+use crate::fault::Metadata;
 use crate::media::SimMedium;
 use crate::net::LinkModel;
 use crate::operators::{Attention, Control, MaybeGateway, Operators};
+use crate::reached::Changes;
 use crate::run::{Fleet, Role};
 use crate::world::{Site, World};
 use base::event::Source;
@@ -29,6 +32,10 @@ use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecor
 pub const SECTOR_BYTES: usize = 16;
 /// Bytes of a simulated page.
 pub const SIM_PAGE_BYTES: usize = SECTOR_BYTES * SECTORS_PER_PAGE;
+
+/// Bytes of a slot of the superblock, and of the spare area of a page (docs/format/flash.md).
+const SUPERBLOCK_BYTES: u64 = 20_480;
+const SPARE_BYTES: usize = 64;
 
 /// Commands for which nodes get room, at most.
 const ROOM_MAX: usize = 4;
@@ -177,6 +184,8 @@ pub struct RackFleet {
     /// The volumes that clients use, by their index.
     used: Vec<VolumeId>,
     looks: Rng,
+    /// Hosts whose medium may be one of before, with vSSDs that were deleted since.
+    rolled_back: Vec<usize>,
 }
 
 impl RackFleet {
@@ -230,6 +239,7 @@ impl RackFleet {
             operators: Operators::new(stored, first, gateways),
             options,
             addrs: Vec::new(),
+            rolled_back: Vec::new(),
         };
         fleet.addrs = (0..fleet.hosts())
             .map(|index| fleet.modelled_addr(index))
@@ -258,8 +268,15 @@ impl RackFleet {
             "one gateway serves all volumes at a time"
         );
         let channels = self.options.volumes.iter().map(|layout| layout.channels);
-        let more = channels.max().unwrap_or(0) * plan.len().min(ROOM_MAX) as u32;
-        self.options.geometry.channels += more;
+        // As much again, and one copy more, where members move.
+        let heals = control.heal.is_some();
+        let sets: u32 = self.options.volumes.iter().map(|layout| layout.sets).sum();
+        let copies = if heals { sets + 1 } else { 0 };
+        // A software-isolated vSSD has all channels of its node, and room is in rows.
+        if !heals || self.options.volumes.iter().all(|layout| layout.rows == 0) {
+            let more = channels.max().unwrap_or(0) * (plan.len().min(ROOM_MAX) as u32 + copies);
+            self.options.geometry.channels += more;
+        }
         let one_session = failover.is_some_and(|failover| failover.one_session);
         let node = |i| (NodeId(i as u8 + 1), self.addr(self.node(i)));
         let nodes = (0..self.options.nodes).map(node).collect();
@@ -270,6 +287,11 @@ impl RackFleet {
     pub fn share_volumes(&mut self, failover: Failover) {
         self.looks = Rng::new(failover.seed);
         self.options.failover = Some(failover);
+    }
+
+    /// The medium of this host may become one of before: what was deleted since is there again, and belongs to nobody.
+    pub fn roll_back(&mut self, host: usize) {
+        self.rolled_back.push(host);
     }
 
     /// The control plane.
@@ -516,14 +538,33 @@ impl Fleet for RackFleet {
         .collect()
     }
 
-    fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool {
-        let set = self.set_of(volume, page);
-        set.replicas.iter().any(|r| !lost[r.node as usize])
+    fn sets(&self) -> Vec<Set> {
+        let stored = self.operators.stored();
+        let mut sets = Vec::new();
+        for (volume, &id) in self.used.iter().enumerate() {
+            let record = stored.volume_of(id).expect("nobody deletes what clients use");
+            let mut first = 0;
+            for set in &record.sets {
+                let pages = first..first + u64::from(set.pages);
+                first = pages.end;
+                let member = |r: &ReplicaRecord| (VssdId(r.vssd), usize::from(r.node));
+                sets.push(Set {
+                    volume,
+                    pages,
+                    members: set.replicas.iter().map(member).collect(),
+                    may_change: set.is_changing() || self.operators.heal(),
+                });
+            }
+        }
+        sets
     }
 
-    fn is_changing(&self, volume: usize, page: u64) -> bool {
-        let set = self.set_of(volume, page);
-        set.is_changing()
+    fn tells_who_serves(&self) -> bool {
+        true
+    }
+
+    fn changes(&self) -> Changes {
+        self.operators.changes()
     }
 
     fn is_busy(&self, now: Instant) -> bool {
@@ -556,13 +597,28 @@ impl Fleet for RackFleet {
         if is_node { end - data..end } else { 0..0 }
     }
 
+    fn metadata(&self, index: usize, part: Metadata) -> core::ops::Range<u64> {
+        // docs/format/flash.md: two slots of the superblock, checkpoints, spare areas, data.
+        let geometry = &self.options.geometry;
+        let spares = geometry.pages_per_block.div_ceil((SIM_PAGE_BYTES / SPARE_BYTES) as u32);
+        let blocks = u64::from(geometry.channels) * u64::from(geometry.blocks_per_channel());
+        let data = self.corruptible(index).start;
+        let spare = data.saturating_sub(blocks * u64::from(spares) * SIM_PAGE_BYTES as u64);
+        match part {
+            _ if data == 0 => 0..0,
+            Metadata::Superblock => 0..SUPERBLOCK_BYTES,
+            Metadata::Checkpoint => 2 * SUPERBLOCK_BYTES..spare,
+            Metadata::Spare => spare..data,
+        }
+    }
+
     fn probe(&self, _index: usize, host: &RackHost) -> Result<(), String> {
         let RackHost::Node(node) = host else { return Ok(()) };
         for unit in node.units() {
             flash_is_sound(unit.flash(), self.options.geometry.pages_per_block)
                 .map_err(|what| format!("vSSD {}: {what}", unit.identity().vssd.0))?;
         }
-        groups_are_sound(node)
+        groups_are_sound(node, self.options.geometry.units_per_channel())
     }
 
     fn latched(&self, host: &RackHost) -> Vec<VssdId> {
@@ -609,19 +665,6 @@ impl Fleet for RackFleet {
 }
 
 impl RackFleet {
-    /// The set of a page of a volume that clients use, by its index.
-    fn set_of(&self, volume: usize, page: u64) -> &SetRecord {
-        let record = self.operators.stored().volume_of(self.used[volume]);
-        let mut left = page;
-        let mut sets = record.expect("nobody deletes what clients use").sets.iter();
-        let here = sets.find(|set| {
-            let here = left < u64::from(set.pages);
-            left = left.saturating_sub(u64::from(set.pages));
-            here
-        });
-        here.expect("the page is one of the volume")
-    }
-
     /// How the gateway of a host comes to serve.
     fn role(&mut self, index: usize, boot: u32) -> host::operator::Role {
         let Some(failover) = self.options.failover else {
@@ -643,21 +686,21 @@ impl RackFleet {
     fn no_strays(&self, hosts: &[Option<&RackHost>]) -> Result<(), Violation> {
         let records = self.records().iter();
         let growing = self.operators.stored().growing.iter();
-        let known: Vec<VssdId> = records
+        let sets = records
             .flat_map(|record| &record.sets)
-            .chain(growing.flat_map(|growth| &growth.sets))
+            .chain(growing.flat_map(|growth| &growth.sets));
+        // What was expelled may join again, or is still to be deleted.
+        let lefts = sets.clone().flat_map(|set| &set.expelled);
+        let lefts = lefts.chain(&self.operators.stored().leftovers);
+        let known: Vec<VssdId> = sets
             .flat_map(SetRecord::vssds)
             .map(|(vssd, _)| vssd)
-            .chain(
-                self.operators
-                    .stored()
-                    .leftovers
-                    .iter()
-                    .map(|left| VssdId(left.vssd)),
-            )
+            .chain(lefts.map(|left| VssdId(left.vssd)))
             .collect();
         for (host, up) in hosts.iter().enumerate() {
-            let Some(RackHost::Node(node)) = up else { continue };
+            let Some(RackHost::Node(node)) = up.filter(|_| !self.rolled_back.contains(&host)) else {
+                continue;
+            };
             if let Some(stray) = node.units().find(|unit| !known.contains(&unit.identity().vssd)) {
                 let what = format!("vSSD {} belongs to no volume", stray.identity().vssd.0);
                 return Err(Violation::Accounts { host, what });
@@ -687,7 +730,7 @@ pub(crate) fn flash_is_sound(flash: &Vssd, pages_per_block: u32) -> Result<(), S
 }
 
 /// The software-isolated vSSDs of a node collect all or none, and what one borrowed another has lent.
-fn groups_are_sound(node: &Node) -> Result<(), String> {
+fn groups_are_sound(node: &Node, rows: u32) -> Result<(), String> {
     let shared = |unit: &&Unit| unit.flash().config().isolation != Isolation::Hardware;
     for first in node.units().filter(shared) {
         let channels = first.flash().config().channels;
@@ -699,13 +742,18 @@ fn groups_are_sound(node: &Node) -> Result<(), String> {
         if members().any(|unit| unit.is_collecting() != first.is_collecting()) {
             return Err(format!("vSSD {vssd} collects alone, or not at all"));
         }
-        let (mut borrowed, mut lent) = (0, 0);
+        let (mut borrowed, mut lent, mut owned) = (0, 0, 0);
         for unit in members() {
             let stats = unit.flash().stats();
+            if let Isolation::Software { count, .. } = unit.flash().config().isolation {
+                owned += count;
+            }
             borrowed += stats.borrowed_blocks;
             lent += stats.lent_blocks;
         }
-        if borrowed != lent && !members().any(|unit| unit.flash().latched()) {
+        // A vSSD that was deleted may have lent what another one keeps.
+        let is_sound = borrowed == lent || borrowed > lent && owned < rows;
+        if !is_sound && !members().any(|unit| unit.flash().latched()) {
             return Err(format!(
                 "the group of vSSD {vssd} borrowed {borrowed} blocks and lent {lent}"
             ));

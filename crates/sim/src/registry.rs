@@ -18,6 +18,8 @@ pub struct RegistryModel {
     pub unknown: f64,
     /// Share of stores before which somebody else stores something.
     pub conflicting: f64,
+    /// It does not answer from then, until then, in ns.
+    pub away_ns: (u64, u64),
 }
 
 /// A deliberate break of the control plane, which the checkers must catch.
@@ -141,7 +143,8 @@ impl SimRegistry {
     }
 
     fn answer(&mut self, now: u64, call: RegistryCall) -> Input {
-        let fails = self.rng.chance(self.model.failing);
+        let (from, until) = self.model.away_ns;
+        let fails = (from..until).contains(&now) || self.rng.chance(self.model.failing);
         let away = || RegistryError::Unavailable("no answer".into());
         let snapshot = match call {
             RegistryCall::Load if fails => return Input::Loaded(Err(away())),

@@ -2,19 +2,27 @@
 //!
 //! A run has three parts: load and faults; calm, in which everything must be answered; and reading every volume back.
 
-use crate::check::{GcChecker, Loss, ToldChecker, Violation};
+mod note;
+mod strike;
+
+use crate::check::memory::{Memories, Set};
+use crate::check::{GcChecker, ToldChecker, Violation};
 use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
+use crate::fault::Metadata;
 use crate::media::SimMedium;
 use crate::net::{LinkModel, NetFaults};
 use crate::operators::Attention;
+use crate::reached::{Changes, Reached, Situation};
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
 use base::event::{Event, Kind};
-use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
-use base::{Addr, BlockReply, Duration, Instant, Machine, Pool, Rng, VssdId};
+use base::limits::PAGE_BYTES;
+use base::{Addr, BlockReply, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
 use rack::registry::{Durability, VolumeRecord};
+
+pub use crate::fault::{FOR_EVER, Fault};
 
 /// Role of a host, as far as faults and checks differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +60,15 @@ pub trait Fleet {
     fn replica_sets(&self) -> Vec<Vec<(VssdId, Addr)>> {
         Vec::new()
     }
-    /// True if some replica of this page of the volume (by index) is on a node that is not in `lost`.
-    fn has_replica_outside(&self, volume: usize, page: u64, lost: &[bool]) -> bool;
-    /// True if this page's replicas change places: a node that is lost may then have held more, or less, than is known.
-    fn is_changing(&self, _volume: usize, _page: u64) -> bool {
+    /// The replica sets of the volumes, as they are now.
+    fn sets(&self) -> Vec<Set>;
+    /// Its hosts tell when a member of a set serves; else one does when its host starts.
+    fn tells_who_serves(&self) -> bool {
         false
+    }
+    /// How the members of sets change just now.
+    fn changes(&self) -> Changes {
+        Changes::default()
     }
     /// The control plane has something left to do.
     fn is_busy(&self, _now: Instant) -> bool {
@@ -78,6 +90,10 @@ pub trait Fleet {
     fn corruptible(&self, _index: usize) -> core::ops::Range<u64> {
         0..0
     }
+    /// Bytes of the host's medium that describe its data, in which a flipped bit must be survived.
+    fn metadata(&self, _index: usize, _part: Metadata) -> core::ops::Range<u64> {
+        0..0
+    }
     /// Checks a host's accounts (conservation of blocks).
     fn probe(&self, _index: usize, _host: &Self::Host) -> Result<(), String> {
         Ok(())
@@ -95,94 +111,6 @@ pub trait Fleet {
     /// from its medium and has not spoken yet; `None` has none.
     fn media_agree(&self, _hosts: &[Option<Self::Host>]) -> Result<(), Violation> {
         Ok(())
-    }
-}
-
-/// Something bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// A host loses its volatile state and starts again.
-    Crash {
-        /// Which.
-        host: usize,
-        /// For how long it is down, in ns.
-        down_ns: u64,
-    },
-    /// A host is gone for ever.
-    Gone {
-        /// Which.
-        host: usize,
-    },
-    /// A host loses its medium, too, and starts again with an empty one.
-    Blank {
-        /// Which.
-        host: usize,
-        /// For how long it is down, in ns.
-        down_ns: u64,
-    },
-    /// The whole rack loses power.
-    PowerLoss {
-        /// For how long, in ns.
-        down_ns: u64,
-    },
-    /// A host is cut off.
-    Partition {
-        /// Which.
-        host: usize,
-        /// For how long, in ns.
-        for_ns: u64,
-        /// Packets to it are lost.
-        inbound: bool,
-        /// Packets from it are lost.
-        outbound: bool,
-    },
-    /// Two hosts hear nothing of each other, though everybody else hears both.
-    Cut {
-        /// Which.
-        pair: [usize; 2],
-        /// For how long, in ns.
-        for_ns: u64,
-    },
-    /// A bit flips on a host's medium.
-    Corrupt {
-        /// Which.
-        host: usize,
-    },
-    /// A host's next write to its medium fails.
-    FailWrite {
-        /// Which.
-        host: usize,
-    },
-    /// A host's next flush of its medium fails.
-    FailFlush {
-        /// Which.
-        host: usize,
-    },
-    /// A host's medium does not answer.
-    Hang {
-        /// Which.
-        host: usize,
-        /// For how long, in ns; [`FOR_EVER`]: until the host starts again.
-        for_ns: u64,
-    },
-}
-
-/// The time of a [`Fault::Hang`] that does not end by itself.
-pub const FOR_EVER: u64 = u64::MAX;
-
-impl Fault {
-    /// True if the host can lose data or refuse writes. A medium that hangs for less than half of `limit` is only slow.
-    pub fn fails_medium(&self, limit: Duration) -> bool {
-        match *self {
-            Self::Corrupt { .. } | Self::FailWrite { .. } | Self::FailFlush { .. } => true,
-            Self::Hang { for_ns, .. } => u128::from(for_ns) * 2 >= limit.as_nanos(),
-            Self::Crash { .. }
-            | Self::Gone { .. }
-            | Self::Blank { .. }
-            | Self::PowerLoss { .. }
-            | Self::Partition { .. }
-            | Self::Cut { .. } => false,
-        }
     }
 }
 
@@ -214,8 +142,6 @@ pub struct RunSpec {
     pub calm_ns: u64,
     /// Every request is answered within this once the faults have stopped, in ns.
     pub answer_ns: u64,
-    /// A node that was down or cut off is whole again this long after it came back, in ns.
-    pub resync_ns: u64,
     /// The lease of the ToR's GC bits, in ns (`u64::MAX`: none).
     pub gc_lease_ns: u64,
     /// Pages of the pool.
@@ -252,6 +178,8 @@ pub struct Outcome {
     pub soft_collections: u64,
     /// Block reads that the checkers judged.
     pub reads_judged: u64,
+    /// Situations that the run came into.
+    pub reached: Reached,
     /// What the hosts told last, in order.
     pub events: Vec<Event>,
 }
@@ -275,10 +203,11 @@ const READ_BACK: (u32, u64) = (4, 8);
 const TOKEN_LOAD: u64 = 1 << 56;
 const TOKEN_FAULT: u64 = 2 << 56;
 const TOKEN_START: u64 = 3 << 56;
-const TOKEN_WHOLE: u64 = 4 << 56;
+const TOKEN_SPEED: u64 = 4 << 56;
 const TOKEN_CALM: u64 = 5 << 56;
 const TOKEN_ATTEND: u64 = 6 << 56;
 const TOKEN_RESUME: u64 = 7 << 56;
+const TOKEN_CALM_AGAIN: u64 = 8 << 56;
 const TOKEN_KIND: u64 = 0xff << 56;
 
 /// A run under way.
@@ -291,10 +220,10 @@ pub struct Run<F: Fleet> {
     spec: RunSpec,
     sites: Vec<(Site, Role)>,
     boots: Vec<u32>,
-    /// Nodes that may lack some of what they acknowledged.
-    at_risk: Vec<bool>,
-    /// Of each node, the time before which it is not whole, in ns.
-    whole_at: Vec<u64>,
+    memories: Memories,
+    reached: Reached,
+    /// When the last burst of losses ends.
+    burst_until: Instant,
     /// Faults that have not happened, hosts that are down, calm not yet reached.
     troubles: usize,
     /// The control plane counts as one of these.
@@ -344,8 +273,9 @@ impl<F: Fleet> Run<F> {
             is_attended: fleet.is_busy(Instant::ZERO),
             attend_at: None,
             boots: vec![0; sites.len()],
-            at_risk: vec![false; sites.len()],
-            whole_at: vec![0; sites.len()],
+            memories: Memories::new(sites.len(), &fleet.sets()),
+            reached: Reached::default(),
+            burst_until: Instant::ZERO,
             calm_since: Instant::ZERO,
             violations: Vec::new(),
             given_up: false,
@@ -407,6 +337,8 @@ impl<F: Fleet> Run<F> {
         if exam && fine && self.violations.is_empty() {
             self.examine();
         }
+        let is_empty = self.clients.stats().starved > 0;
+        self.reached.note_if(is_empty, Situation::PoolEmpty);
         Outcome {
             violations: core::mem::take(&mut self.violations),
             hash: self.world.hash(),
@@ -416,6 +348,7 @@ impl<F: Fleet> Run<F> {
             virtual_ns: self.world.now().as_nanos(),
             soft_collections: self.gc.accepted(),
             reads_judged: self.clients.reads_judged(),
+            reached: self.reached,
             events: self.world.events().after(0, usize::MAX).events,
         }
     }
@@ -551,6 +484,10 @@ impl<F: Fleet> Run<F> {
                 if let Kind::VssdClosed { vssd } = kind {
                     self.gc.left(vssd);
                 }
+                self.note_event(&kind);
+                if let Kind::ReplicaServing { vssd, .. } = kind {
+                    self.serves(host, vssd);
+                }
                 if let Err(what) = self.told.told(self.world.now(), host, &kind) {
                     self.violations.push(Violation::Accounts { host, what });
                 }
@@ -589,15 +526,18 @@ impl<F: Fleet> Run<F> {
             }
             TOKEN_START => self.start(index),
             TOKEN_RESUME => self.world.resume(index),
-            TOKEN_WHOLE => {
-                if self.world.now().as_nanos() >= self.whole_at[index] && self.world.is_up(index) {
-                    self.at_risk[index] = false;
+            TOKEN_SPEED => {
+                if let Some(medium) = self.world.medium(index) {
+                    medium.slow_down(1);
                 }
             }
             TOKEN_CALM => {
-                self.world.net().set_faults(NetFaults::default());
+                self.spec.net_faults = NetFaults::default();
+                self.world.bound_queues(u32::MAX);
+                self.end_burst();
                 self.ease();
             }
+            TOKEN_CALM_AGAIN => self.end_burst(),
             TOKEN_ATTEND if self.attend_at.is_some_and(|at| at <= self.world.now()) => self.attend(),
             // Something else was sooner.
             TOKEN_ATTEND => {}
@@ -605,10 +545,18 @@ impl<F: Fleet> Run<F> {
         }
     }
 
+    /// The network is as it usually is, unless packets are lost in a burst.
+    fn end_burst(&mut self) {
+        if self.world.now() >= self.burst_until {
+            self.world.net().set_faults(self.spec.net_faults);
+        }
+    }
+
     /// Lets the control plane do what is due.
     fn attend(&mut self) {
         self.attend_at = None;
         let attention = self.fleet.attend(&mut self.world);
+        self.note_attention(&attention);
         if attention.took_lead {
             self.clients.lead_moved();
         }
@@ -671,180 +619,20 @@ impl<F: Fleet> Run<F> {
         self.calm_since = self.calm_since.max(self.world.now());
     }
 
-    fn strike(&mut self, fault: Fault) {
-        let now = self.world.now().as_nanos();
-        match fault {
-            Fault::Crash { host, down_ns } => {
-                if self.world.is_up(host) {
-                    self.take_down(host, now + down_ns);
-                    self.judge_losses();
-                }
-            }
-            Fault::Gone { host } => {
-                if self.world.is_up(host) {
-                    self.go_down(host, u64::MAX / 2);
-                    self.judge_losses();
-                }
-            }
-            Fault::Blank { host, down_ns } => {
-                if self.world.is_up(host) {
-                    self.take_down(host, now + down_ns);
-                    // What others copy from it is not what it had.
-                    self.endanger(host, u64::MAX / 2);
-                    self.world.medium(host).expect("a node has a medium").wipe();
-                    self.judge_losses();
-                }
-            }
-            Fault::PowerLoss { down_ns } => {
-                for host in 0..self.sites.len() {
-                    if self.world.is_up(host) {
-                        let delay = self.rng.below(down_ns + 1);
-                        self.take_down(host, now + down_ns + delay);
-                    }
-                }
-                self.world.drop_packets();
-                self.judge_losses();
-            }
-            Fault::Partition {
-                host,
-                for_ns,
-                inbound,
-                outbound,
-            } => {
-                let until = Instant::from_nanos(now + for_ns);
-                self.world.net().partition(host, until, inbound, outbound);
-                self.calm_since = self.calm_since.max(until);
-                // A ToR that is cut off cuts off everybody.
-                let all = self.sites[host].1 == Role::Tor;
-                for node in 0..self.sites.len() {
-                    if (all || node == host) && self.sites[node].1 == Role::Node {
-                        self.endanger(node, now + for_ns);
-                    }
-                }
-            }
-            Fault::Cut { pair: [a, b], for_ns } => {
-                let until = Instant::from_nanos(now + for_ns);
-                self.world.cut_pair(a, b, until);
-                self.calm_since = self.calm_since.max(until);
-                for host in [a, b] {
-                    if self.sites[host].1 == Role::Node {
-                        self.endanger(host, now + for_ns);
-                    }
-                }
-            }
-            Fault::Corrupt { host }
-            | Fault::Hang { host, .. }
-            | Fault::FailWrite { host }
-            | Fault::FailFlush { host } => self.strike_medium(host, fault),
-        }
-    }
-
-    fn strike_medium(&mut self, host: usize, fault: Fault) {
-        match fault {
-            Fault::Corrupt { .. } => {
-                let range = self.fleet.corruptible(host);
-                if self.world.corrupt(host, range) {
-                    self.endanger(host, u64::MAX / 2);
-                }
-            }
-            Fault::Hang { for_ns, .. } => {
-                if fault.fails_medium(self.spec.world.media.limit) {
-                    self.endanger(host, u64::MAX / 2);
-                }
-                if let Some(medium) = self.world.medium(host) {
-                    medium.faults().hang();
-                    if for_ns != FOR_EVER {
-                        let at = self.world.now() + Duration::from_nanos(for_ns);
-                        self.world.wake_at(at, TOKEN_RESUME | host as u64);
-                    }
-                }
-            }
-            _ => {
-                self.endanger(host, u64::MAX / 2);
-                if let Some(medium) = self.world.medium(host) {
-                    match fault {
-                        Fault::FailWrite { .. } => medium.faults().fail_writes(1),
-                        _ => medium.faults().fail_flushes(1),
-                    }
-                }
-            }
-        }
-    }
-
-    /// The node may lack something until it has had its time to catch up after `until_ns`.
-    fn endanger(&mut self, host: usize, until_ns: u64) {
-        self.at_risk[host] = true;
-        self.whole_at[host] = self.whole_at[host].max(until_ns + self.spec.resync_ns);
-        if until_ns < u64::MAX / 2 {
-            let at = Instant::from_nanos(self.whole_at[host]);
-            self.world.wake_at(at, TOKEN_WHOLE | host as u64);
-        }
-    }
-
-    fn take_down(&mut self, host: usize, until_ns: u64) {
-        self.go_down(host, until_ns);
-        self.troubles += 1;
-        self.world
-            .wake_at(Instant::from_nanos(until_ns), TOKEN_START | host as u64);
-    }
-
-    fn go_down(&mut self, host: usize, until_ns: u64) {
-        self.world.crash(host);
-        match self.sites[host].1 {
-            Role::Gateway => {
-                self.clients.gateway_lost(host);
-                let now = self.world.now();
-                for load in self.clients.reroute(host) {
-                    self.world.wake_at(now, TOKEN_LOAD | load as u64);
-                }
-            }
-            Role::Node => self.endanger(host, until_ns),
-            Role::Server => {
-                self.clients.gateway_lost(host);
-                self.endanger(host, until_ns);
-            }
-            Role::Tor => {}
-        }
-        self.gc.crashed(host);
-        self.told.crashed(host);
-    }
-
-    /// Tells the checkers which blocks have no replica left that kept its volatile state.
-    fn judge_losses(&mut self) {
-        let now = self.world.now();
-        let down: Vec<bool> = (0..self.sites.len()).map(|i| !self.world.is_up(i)).collect();
-        for volume in 0..self.spec.volumes.len() {
-            if !self.spec.volumes[volume].durability {
-                continue;
-            }
-            if let Some(checker) = self.clients.checker(volume) {
-                let (fleet, at_risk) = (&self.fleet, &self.at_risk);
-                checker.power_loss(now, |block| {
-                    let page = block / SECTORS_PER_PAGE as u64;
-                    if fleet.has_replica_outside(volume, page, at_risk) {
-                        Loss::None
-                    } else if fleet.is_changing(volume, page)
-                        || fleet.has_replica_outside(volume, page, &down)
-                    {
-                        Loss::Possible
-                    } else {
-                        Loss::Certain
-                    }
-                });
-            }
-        }
-    }
-
     fn start(&mut self, index: usize) {
         let (now, boot) = (self.world.now(), self.boots[index]);
+        let local = self.world.local(index);
         self.boots[index] += 1;
         let pool = self.world.pool().clone();
         let started = self
             .fleet
-            .start(index, boot, now, &pool, self.world.medium(index));
+            .start(index, boot, local, &pool, self.world.medium(index));
         match started {
             Ok(host) => {
                 self.world.start(index, host);
+                if !self.fleet.tells_who_serves() {
+                    self.serve_from_start(index);
+                }
                 for load in self.clients.gateway_back(index) {
                     self.world.wake_at(now, TOKEN_LOAD | load as u64);
                 }
@@ -859,6 +647,15 @@ impl<F: Fleet> Run<F> {
         }
         self.ease();
         self.attend_soon();
+    }
+
+    /// Whoever tells nothing serves from when its host starts.
+    fn serve_from_start(&mut self, host: usize) {
+        for (vssd, of) in self.fleet.sets().into_iter().flat_map(|set| set.members) {
+            if of == host {
+                self.serves(host, vssd);
+            }
+        }
     }
 
     fn add_read_back(&mut self) {

@@ -138,7 +138,6 @@ pub fn spec(fleet: &RackFleet, seed: u64, link: LinkModel, loads: Vec<LoadSpec>)
         net_faults: NetFaults::default(),
         calm_ns: 300 * MILLISECOND,
         answer_ns: 20_000 * MILLISECOND,
-        resync_ns: 3_000 * MILLISECOND,
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
         pool_pages: 1 << 12,
         read_back: true,

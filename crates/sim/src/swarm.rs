@@ -6,23 +6,28 @@
 
 use crate::check::Violation;
 use crate::commands::Wish;
+use crate::client::{LoadSpec, Pace};
 use crate::disk::{self, DiskOptions};
 use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::fault::Metadata;
 use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::operators::Control;
 use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES};
+use crate::reached::Reached;
 use crate::registry::{ControlCanary, RegistryModel};
-use crate::run::{AtCut, Fault, Outcome, Run, RunSpec};
+use crate::run::{AtCut, Fault, Fleet, Outcome, Run, RunSpec};
+use crate::scripts::{self, Scene};
 use crate::storage::{self, StorageOptions};
 use crate::world::{Canary, WorldOptions};
 use base::event::Event;
-use base::{Duration, Rng};
+use base::{Duration, Instant, NodeId, Rng};
 use flash::{GcMode, Geometry, Timing};
 use host::Central;
 use host::gateway::Reads;
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
+use rack::heal::Rules;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
 use std::fmt::Write;
@@ -30,7 +35,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MILLISECOND: u64 = 1_000_000;
 /// Events of each host that are shown of a run that broke a promise.
-const EVENTS_SHOWN: usize = 12;
+const EVENTS_SHOWN: usize = 40;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
 const ANSWER_NS: u64 = 20_000 * MILLISECOND;
@@ -39,8 +44,16 @@ const ANSWER_NS: u64 = 20_000 * MILLISECOND;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// In some runs gateways give requests up while a node is only away.
 const REQUEST_TIMEOUT_SHORT: Duration = Duration::from_millis(60);
-/// A node is whole again this long after it came back.
-const RESYNC_NS: u64 = 3_000 * MILLISECOND;
+
+/// The share of a node's flash that it offers nobody (`host::NodeConfig`).
+const OVER_PROVISIONING: f64 = 0.25;
+/// Pages of a set at most, usually and where members compare more pages than one message holds.
+const PAGES_MAX: u32 = 256;
+const PAGES_MANY: u32 = 1_400;
+/// A clock runs so much faster or slower than time at most, in millionths: two of them differ by less than 5 %.
+const CLOCK_PPM_MAX: i32 = 24_000;
+/// Pages of the pool, usually and where it is empty now and then.
+const POOL_PAGES: usize = 1 << 15;
 
 /// What the seed does not decide.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +106,8 @@ pub struct SeedReport {
     pub sabotaged: u64,
     /// Media could fail in this run.
     pub failing_media: bool,
+    /// Situations that the rack came into.
+    pub reached: Reached,
     /// What the hosts told last, in order; empty if nothing was broken.
     pub told: Vec<Event>,
 }
@@ -190,6 +205,7 @@ pub fn run_once(seed: u64, options: SwarmOptions) -> SeedReport {
                 soft_collections: 0,
                 sabotaged: 0,
                 failing_media: options.failing_media,
+                reached: Reached::default(),
                 told: Vec::new(),
             }
         }
@@ -209,17 +225,26 @@ fn report(seed: u64, options: SwarmOptions, outcome: Outcome) -> SeedReport {
         soft_collections: outcome.soft_collections,
         sabotaged: outcome.world.sabotaged,
         failing_media: options.failing_media,
+        reached: outcome.reached,
     }
 }
 
 /// The rack and the run of a seed.
 pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
-    let mut options = draw_rack(&mut rng.fork());
-    draw_controller(&mut options, &mut Rng::new(!seed));
+    let heals = swarm.canary == Canary::None && rng.chance(0.5);
+    let mut options = draw_rack(heals, &mut rng.fork());
+    if !heals {
+        draw_controller(&mut options, &mut Rng::new(!seed));
+    }
     let mut fleet = RackFleet::new(options);
-    let mut spec = draw_run(&fleet, seed, swarm, &mut rng.fork());
-    draw_control(&mut fleet, &mut spec, swarm, &mut rng.fork());
+    let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
+    for (_, fault) in &spec.faults {
+        if let Fault::Rollback { host, .. } = *fault {
+            fleet.roll_back(host);
+        }
+    }
+    draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
     (fleet, spec)
 }
 
@@ -238,18 +263,20 @@ fn draw_controller(options: &mut RackOptions, rng: &mut Rng) {
 /// In some runs operators change volumes meanwhile, with a registry that has troubles of its own; where gateways share
 /// their volumes, operators decide who serves. A node whose medium failed may refuse its part until it starts again, and
 /// cannot keep whose its vSSDs are: there vSSDs exchange places at most, and what waits for it is left as it is.
-fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, rng: &mut Rng) {
+fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, heals: bool, rng: &mut Rng) {
     let media_fail = spec
         .faults
         .iter()
         .any(|(_, fault)| fault.fails_medium(MEDIUM_LIMIT));
     let alone = fleet.options().gateways == 1;
-    if !alone && media_fail || spec.world.canary != Canary::None || rng.chance(0.3) {
+    let is_left_out = spec.world.canary != Canary::None || !heals && rng.chance(0.3);
+    if is_left_out || !alone && media_fail {
         return;
     }
     if !alone {
+        let silences: &[u64] = if heals { &[20, 100, 500] } else { &[5, 20, 100] };
         fleet.share_volumes(Failover {
-            silent_after: Duration::from_millis(pick(rng, &[5, 20, 100])),
+            silent_after: Duration::from_millis(pick(rng, silences)),
             look_every: Duration::from_millis(pick(rng, &[2, 20, 100])),
             seed: rng.next_u64(),
             one_session: false,
@@ -258,25 +285,33 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
     let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
     let crash_at = (rng.chance(0.3) && !media_fail).then(|| rng.below(200) + 1);
     spec.errors_are_violations &= crash_at.is_none() && patient;
+    let away = (heals && rng.chance(0.2)).then(|| rng.below(spec.calm_ns));
     let control = Control {
         exchange_within: Duration::from_millis(pick(rng, &[1, 30, 1_000])),
-        registry: draw_registry(rng),
+        registry: RegistryModel {
+            away_ns: away.map_or((0, 0), |from| (from, from + spec.calm_ns / 4)),
+            ..draw_registry(rng)
+        },
         calm_ns: spec.calm_ns,
         canary: swarm.control_canary,
         crash_at,
         leaves: media_fail,
-        heal: None,
+        heal: heals.then(|| draw_rules(rng)),
         seed: rng.next_u64(),
     };
     let mut plan = Vec::new();
     let commands = if rng.chance(0.2) { 0 } else { rng.between(1, 8) };
+    let takes_medium = spec.faults.iter().any(|(_, fault)| fault.takes_medium());
+    let replicas_min = if takes_medium { 2 } else { 1 };
     for _ in 0..commands {
         let wish = match rng.below(9) {
             _ if media_fail => Wish::Exchange,
             0..=2 => Wish::Exchange,
             3 | 4 => Wish::Create {
                 pages: rng.between(1, 40),
-                replicas: rng.between(1, 3).min(u64::from(fleet.options().nodes)) as u8,
+                replicas: rng
+                    .between(replicas_min, 3)
+                    .min(u64::from(fleet.options().nodes)) as u8,
                 used: rng.chance(0.6),
             },
             5 | 6 => Wish::Grow {
@@ -286,7 +321,62 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
         };
         plan.push((rng.below(spec.calm_ns), wish));
     }
+    if heals && !media_fail {
+        plan.extend(draw_moves(fleet, spec, rng));
+    }
     fleet.operate(control, plan);
+}
+
+/// How patient the healing is: less so than in production, where a run would take minutes. Nobody is less patient than the
+/// lease of a member that is given up.
+fn draw_rules(rng: &mut Rng) -> Rules {
+    let ms = |rng: &mut Rng, of: &[u64]| Duration::from_millis(pick(rng, of));
+    Rules {
+        ask_every: ms(rng, &[50, 200]),
+        silent_after: ms(rng, &[300, 1_000, 1_500]),
+        patience: ms(rng, &[3_000, 10_000, 30_000]),
+        rejoin_after: ms(rng, &[100, 1_000, 3_000]),
+        rebuild_after: ms(rng, &[500, 3_000, 20_000]),
+        joins_max: pick(rng, &[1, 4]),
+        moves_max: pick(rng, &[1, 2]),
+    }
+}
+
+/// Copies more or fewer, and nodes that go and come, as far as there are enough nodes.
+fn draw_moves(fleet: &RackFleet, spec: &RunSpec, rng: &mut Rng) -> Vec<(u64, Wish)> {
+    let options = fleet.options();
+    let copies_max = options.volumes.iter().map(|volume| volume.replicas).max();
+    let gone: Vec<usize> = (spec.faults.iter())
+        .filter_map(|(_, fault)| match fault {
+            Fault::Gone { host } => Some(*host),
+            _ => None,
+        })
+        .collect();
+    let takes_medium = spec.faults.iter().any(|(_, fault)| fault.takes_medium());
+    let nodes = options.nodes - gone.len() as u32;
+    let mut plan = Vec::new();
+    let at = |rng: &mut Rng, from: u64, to: u64| rng.between(spec.calm_ns * from / 10, spec.calm_ns * to / 10);
+    for _ in 0..rng.below(3) {
+        let least = if takes_medium { 2 } else { 1 };
+        let replicas = rng.between(least, 3).min(u64::from(nodes.max(2) - 1)) as u8;
+        plan.push((at(rng, 0, 10), Wish::Copies { replicas }));
+    }
+    let node = rng.below(u64::from(options.nodes)) as u32;
+    if nodes <= copies_max.unwrap_or(0) || nodes <= 3 || rng.chance(0.4) {
+        return plan;
+    }
+    let (id, is_gone) = (NodeId(node as u8 + 1), gone.contains(&fleet.node(node)));
+    plan.push((at(rng, 1, 4), Wish::Drain(id)));
+    match rng.below(3) {
+        0 => plan.push((at(rng, 4, 10), Wish::StopDrain(id))),
+        1 => plan.push((at(rng, 4, 7), Wish::Remove(id))),
+        _ if is_gone => {}
+        _ => {
+            plan.push((at(rng, 4, 7), Wish::Remove(id)));
+            plan.push((at(rng, 7, 10), Wish::Add(id)));
+        }
+    }
+    plan
 }
 
 fn draw_registry(rng: &mut Rng) -> RegistryModel {
@@ -298,25 +388,33 @@ fn draw_registry(rng: &mut Rng) -> RegistryModel {
         failing: pick(rng, &[0.0, 0.05, 0.2]),
         unknown: pick(rng, &[0.0, 0.1, 0.3]),
         conflicting: pick(rng, &[0.0, 0.1]),
+        ..RegistryModel::default()
     }
 }
 
-fn draw_rack(rng: &mut Rng) -> RackOptions {
-    let nodes = rng.between(2, 6) as u32;
+fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
+    let nodes = rng.between(if heals { 3 } else { 2 }, 6) as u32;
     let gateways = rng.between(1, 2) as u32;
+    let is_large = rng.chance(0.06);
     let mut geometry = Geometry {
         channels: 1,
         chips_per_channel: rng.between(1, 2) as u32,
         planes_per_chip: 1,
         blocks_per_plane: rng.between(20, 40) as u32,
-        pages_per_block: pick(rng, &[4, 8, 16]),
+        pages_per_block: pick(rng, if is_large { &[32, 64] } else { &[4, 8, 16] }),
     };
-    let channels = rng.between(1, 2) as u32;
+    let channels = if is_large { 2 } else { rng.between(1, 2) as u32 };
     let sizing = Geometry { channels, ..geometry };
     let logical_max = sizing.logical_pages_max(channels);
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
-    let pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
-    let volumes = draw_volumes(rng, nodes, channels, pages_per_set);
+    let pages_max = if is_large { PAGES_MANY } else { PAGES_MAX };
+    let mut pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, pages_max);
+    if heals {
+        // Copies go to nodes as they offer room: no vSSD is fuller.
+        let offered = f64::from(sizing.pages_per_channel()) * (1.0 - OVER_PROVISIONING);
+        pages_per_set = pages_per_set.min(channels * offered as u32);
+    }
+    let volumes = draw_volumes(rng, nodes, channels, pages_per_set, heals);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
     geometry.channels = sets * channels;
@@ -324,7 +422,7 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
     let mut gc = rack::gc::Config::for_spare(1.0 - f64::from(pages_per_set) / physical);
     gc.check_every = Duration::from_millis(rng.between(1, 20));
     gc.coordination = pick(rng, &[Coordination::Rack, Coordination::Rack, Coordination::None]);
-    let mut options = RackOptions {
+    let options = RackOptions {
         nodes,
         gateways,
         geometry,
@@ -360,18 +458,22 @@ fn draw_rack(rng: &mut Rng) -> RackOptions {
         failover: None,
         volumes,
     };
-    if rng.chance(0.3) {
-        share_channels(&mut options, share, rng);
+    if !is_large && rng.chance(0.3) {
+        let mut shared = options.clone();
+        if share_channels(&mut shared, share, heals, rng) {
+            return shared;
+        }
     }
     options
 }
 
-fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32) -> Vec<Layout> {
+fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32, heals: bool) -> Vec<Layout> {
+    let replicas: &[u32] = if heals { &[1, 2, 2, 2, 2, 3, 3, 3] } else { &[1, 2, 3] };
     (0..rng.between(1, 2))
         .map(|_| Layout {
             sets: rng.between(1, 2) as u32,
             pages_per_set,
-            replicas: rng.between(1, 3).min(u64::from(nodes)) as u32,
+            replicas: pick(rng, replicas).min(nodes),
             channels,
             rows: 0,
             durability: pick(rng, &[Durability::Memory, Durability::Memory, Durability::Media]),
@@ -379,14 +481,25 @@ fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32) ->
         .collect()
 }
 
-/// Makes every vSSD a software-isolated one: of the chips of its channels it has one, and others the rest.
-fn share_channels(options: &mut RackOptions, share: f64, rng: &mut Rng) {
+/// Makes every vSSD a software-isolated one: of the chips of its channels it has one, and others the rest. Where members
+/// move, all share all channels, as the operator places them. False if none would have pages.
+fn share_channels(options: &mut RackOptions, share: f64, heals: bool, rng: &mut Rng) -> bool {
     options.geometry.chips_per_channel = rng.between(2, 3) as u32;
+    if heals {
+        let sets: u32 = options.volumes.iter().map(|layout| layout.sets).sum();
+        options.geometry.chips_per_channel = sets + 2;
+        options.geometry.channels = options.volumes[0].channels;
+    }
     options.borrow_blocks = rng.between(1, 6) as u32;
     let geometry = options.geometry;
     let channels = options.volumes[0].channels;
     let logical_max = geometry.logical_pages_max_shared(channels, 1, SIM_PAGE_BYTES);
-    let pages = ((f64::from(logical_max) * share) as u32).clamp(4, 256);
+    let offered = f64::from(channels * geometry.blocks_per_plane * geometry.pages_per_block)
+        * (1.0 - OVER_PROVISIONING);
+    let pages = ((f64::from(logical_max) * share) as u32).min(PAGES_MAX).min(offered as u32);
+    if pages < 4 {
+        return false;
+    }
     for layout in &mut options.volumes {
         (layout.rows, layout.pages_per_set) = (1, pages);
     }
@@ -396,6 +509,7 @@ fn share_channels(options: &mut RackOptions, share: f64, rng: &mut Rng) {
         check_every: options.unit.gc.check_every,
         ..rack::gc::Config::for_spare(1.0 - f64::from(pages) / f64::from(physical))
     };
+    true
 }
 
 fn draw_policy(rng: &mut Rng) -> Policy {
@@ -427,21 +541,33 @@ fn draw_link(rng: &mut Rng) -> LinkModel {
     }
 }
 
-fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) -> RunSpec {
-    let span_ns = rng.between(200, 2_000) * MILLISECOND;
+fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, heals: bool, rng: &mut Rng) -> RunSpec {
+    let span_ns = match heals {
+        true => rng.between(3_000, 8_000),
+        false => rng.between(200, 2_000),
+    } * MILLISECOND;
     let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
     let volumes = fleet.checked_volumes();
     let mut loads = Vec::new();
     for index in 0..volumes.len() {
         for _ in 0..rng.between(1, 2) {
-            loads.push(draw_load(fleet.gateway_of(index), index, span_ns, rng));
+            let mut load = draw_load(fleet.gateway_of(index), index, span_ns, rng);
+            if heals {
+                draw_longer(&mut load, span_ns, rng);
+            }
+            loads.push(load);
         }
     }
     let calm = rng.chance(0.2);
     let mut faults = if calm {
         Vec::new()
     } else {
-        draw_faults(fleet, span_ns, swarm.canary, rng)
+        let scene = Scene {
+            span_ns,
+            heals,
+            takes_medium: heals && is_replicated_enough(fleet),
+        };
+        draw_faults(fleet, scene, swarm.canary, rng)
     };
     faults.retain(|(_, fault)| swarm.failing_media || !fault.fails_medium(MEDIUM_LIMIT));
     let media_fails = faults.iter().any(|(_, fault)| fault.fails_medium(MEDIUM_LIMIT));
@@ -477,9 +603,8 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
         } else {
             ANSWER_NS
         },
-        resync_ns: RESYNC_NS,
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
-        pool_pages: 1 << 15,
+        pool_pages: draw_pool(fleet, rng),
         read_back: true,
         probe: true,
         exam: patient,
@@ -487,15 +612,49 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, rng: &mut Rng) ->
     }
 }
 
-fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -> Vec<(u64, Fault)> {
+/// The pages of the pool: in some runs hardly more than all caches hold.
+fn draw_pool(fleet: &RackFleet, rng: &mut Rng) -> usize {
+    if !rng.chance(0.15) {
+        return POOL_PAGES;
+    }
+    let vssds: usize = fleet.sets().iter().map(|set| set.members.len()).sum();
+    vssds * fleet.options().unit.cache_pages + pick(rng, &[100, 200, 400])
+}
+
+/// True if a node can go for ever: no data are there alone, and another node can take its place.
+fn is_replicated_enough(fleet: &RackFleet) -> bool {
     let options = fleet.options();
+    let mut volumes = options.volumes.iter();
+    volumes.all(|volume| volume.replicas > 1 && volume.replicas < options.nodes)
+}
+
+/// A load that goes on while members are expelled and come back.
+fn draw_longer(load: &mut LoadSpec, span_ns: u64, rng: &mut Rng) {
+    load.requests = rng.between(300, 1_200);
+    load.start = Instant::from_nanos(rng.below(span_ns / 8));
+    if rng.chance(0.85) {
+        load.pace = Pace::Open {
+            per_second: load.requests as f64 * 1e9 / span_ns as f64,
+            outstanding_max: pick(rng, &[64, 1_024]),
+        };
+    }
+}
+
+fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -> Vec<(u64, Fault)> {
+    let options = fleet.options();
+    let Scene { span_ns, heals, .. } = scene;
     let mut faults = Vec::new();
-    for _ in 0..rng.between(0, 4) {
+    if rng.chance(if heals { 0.75 } else { 0.35 }) {
+        faults.extend(scripts::draw(fleet, scene, rng));
+    }
+    let alone = rng.between(0, if faults.is_empty() { 4 } else { 2 });
+    let outages: &[u64] = if heals { &[1, 30, 400, 1_300, 3_000] } else { &[1, 30, 400] };
+    for _ in 0..alone {
         let node = fleet.node(rng.below(u64::from(options.nodes)) as u32);
         let gateway = fleet.gateway(rng.below(u64::from(options.gateways)) as u32);
         let any = pick(rng, &[node, gateway, RackFleet::TOR]);
-        let down_ns = pick(rng, &[MILLISECOND, 30 * MILLISECOND, 400 * MILLISECOND]);
-        let fault = match rng.below(13) {
+        let down_ns = pick(rng, outages) * MILLISECOND;
+        let fault = match rng.below(14) {
             0..=2 => Fault::Crash { host: node, down_ns },
             3 => Fault::Crash {
                 host: gateway,
@@ -515,15 +674,37 @@ fn draw_faults(fleet: &RackFleet, span_ns: u64, canary: Canary, rng: &mut Rng) -
                     outbound,
                 }
             }
+            9 if heals && rng.chance(0.5) => Fault::CorruptMetadata {
+                host: node,
+                part: pick(rng, &[Metadata::Superblock, Metadata::Checkpoint, Metadata::Spare]),
+            },
             9 => Fault::Corrupt { host: node },
             10 => Fault::FailWrite { host: node },
             11 => Fault::FailFlush { host: node },
+            12 => Fault::Slow {
+                host: node,
+                factor: pick(rng, &[3, 30, 300]),
+                for_ns: down_ns,
+            },
             _ => Fault::Hang {
                 host: node,
                 for_ns: draw_hang_ns(rng),
             },
         };
         faults.push((rng.between(span_ns / 10, span_ns), fault));
+    }
+    if heals && rng.chance(0.3) {
+        // As far apart as leases can bear (`rack::lease`).
+        let host = |i| fleet.node(i);
+        let rate = |host| Fault::ClockRate {
+            host,
+            ppm: CLOCK_PPM_MAX - rng.below(2 * CLOCK_PPM_MAX as u64 + 1) as i32,
+        };
+        faults.extend((0..options.nodes).map(host).map(rate).map(|fault| (1, fault)));
+    }
+    if heals && rng.chance(0.1) {
+        let packets = pick(rng, &[16, 64, 256]);
+        faults.push((1, Fault::FullQueues { packets }));
     }
     if canary == Canary::LoseFlush {
         // Without a loss of power nobody could tell.

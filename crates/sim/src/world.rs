@@ -6,28 +6,30 @@
 //!
 //! The world allocates nothing per event once its queues have grown to their working size.
 
+mod clock;
+mod sabotage;
+
 use crate::media::{CutFate, MediaModel, SimMedium};
 use crate::net::{Fate, LinkModel, Network};
 use crate::queue::{Queue, Timers};
+use clock::Clock;
+use sabotage::Sabotage;
 use base::event::{Events, Kind, Source, Value};
 use base::{
-    Addr, BlockReply, BlockRequest, Instant, Machine, Map, MediaDone, MediaKind, MediaOp, Page, Pool,
+    Addr, BlockReply, BlockRequest, Instant, Machine, MediaDone, MediaKind, MediaOp, Page, Pool,
     Queue as _, Rng, VssdId,
 };
 use host::{Input, Output};
-use rack::control::Open;
 use std::collections::VecDeque;
-use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
+use wire::rack::{HEADER_BYTES, Header, Op, Packet, Payload};
 
 /// Ticks, and inputs of any kind, at one instant after which the rack is said to run in circles, which is a bug of its
 /// hosts. Far more than any burst of work needs.
 const TICKS_AT_ONE_INSTANT_MAX: u32 = 100_000;
 const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
-/// Share of the invalidations that [`Canary::AckWithoutApply`] swallows.
-const CANARY_SHARE: f64 = 0.05;
 /// Events of each host that are kept, of those that are routine and of the others: enough to tell what came before a
 /// failure.
-const EVENTS_KEPT: usize = 256;
+const EVENTS_KEPT: usize = 4096;
 
 /// A deliberate break of the protocol, which the checkers must catch. A checker that stays silent is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -49,6 +51,16 @@ pub enum Canary {
     HideExpelled,
     /// No member hears that what it has counts for nothing, when it joins again.
     HideYield,
+    /// Members take messages of an earlier epoch, or of an earlier start of a peer, for those of the present one.
+    AnyEpoch,
+    /// Some writes are executed once more, later.
+    WriteTwice,
+    /// A member that starts hears of no difference between what it has and what its peers have.
+    HideDifferences,
+    /// Writes that a member sends again, as their writer may be gone, reach nobody; the world forges the answers.
+    HideReplays,
+    /// Each member gets the leases that it asks for, whatever the others say.
+    ForgeLeases,
 }
 
 /// One host's place in the world.
@@ -172,19 +184,19 @@ struct Core {
     wire_check: bool,
     canary: Canary,
     cut: Option<Cut>,
-    /// Pairs of hosts that hear nothing of each other, until when.
+    /// Packets under way to a host, at most.
+    queue_max: u32,
+    /// Pairs of hosts of which the second hears nothing of the first, until when.
     cuts: Vec<([Addr; 2], Instant)>,
-    /// [`Canary::StaleRead`]: an earlier answer for (vSSD, first block).
-    stale: Map<(u32, u64), Packet>,
-    /// [`Canary::HideLoss`]: the first continuity of each vSSD.
-    continuities: Map<u32, u32>,
-    /// [`Canary::AckWithoutApply`]: the vSSDs of each replica set and their nodes.
-    sets: Vec<Vec<(VssdId, Addr)>>,
+    sabotage: Sabotage,
 }
 
 struct Place {
     addr: Addr,
     source: Source,
+    clock: Clock,
+    /// Packets under way to it.
+    under_way: u32,
     medium: Option<SimMedium>,
     incarnation: u32,
     /// The session of the last packet it sent, for forging one in its name.
@@ -218,6 +230,8 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
             Place {
                 addr: site.addr,
                 source: site.source,
+                clock: Clock::default(),
+                under_way: 0,
                 medium: (site.medium_bytes > 0)
                     .then(|| SimMedium::new(site.medium_bytes, media, options.seed ^ index as u64)),
                 incarnation: 0,
@@ -248,10 +262,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 wire_check: options.wire_check,
                 canary: options.canary,
                 cut: options.cut,
+                queue_max: u32::MAX,
                 cuts: Vec::new(),
-                stale: Map::new(),
-                continuities: Map::new(),
-                sets: Vec::new(),
+                sabotage: Sabotage::default(),
             },
             instant: Instant::ZERO,
             ticks: 0,
@@ -262,6 +275,25 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     /// Now.
     pub fn now(&self) -> Instant {
         self.core.now
+    }
+
+    /// What the clock of a host shows.
+    pub fn local(&self, index: usize) -> Instant {
+        self.core.places[index].clock.show(self.core.now)
+    }
+
+    /// From now on the clock of a host runs faster by so many millionths.
+    pub fn set_rate(&mut self, index: usize, ppm: i32) {
+        let now = self.core.now;
+        self.core.places[index].clock.set_rate(now, ppm);
+        if self.hosts[index].is_some() {
+            self.ask_later(index);
+        }
+    }
+
+    /// From now on a packet for a host to which as many are under way is lost.
+    pub fn bound_queues(&mut self, packets: u32) {
+        self.core.queue_max = packets;
     }
 
     /// The hash of every event delivered so far.
@@ -289,9 +321,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         &mut self.core.net
     }
 
-    /// Cuts two hosts off from each other, and from nobody else.
-    pub fn cut_pair(&mut self, a: usize, b: usize, until: Instant) {
-        let pair = [a, b].map(|host| self.core.places[host].addr);
+    /// Lets a host hear nothing of another one, and everybody else hear both.
+    pub fn cut(&mut self, from: usize, to: usize, until: Instant) {
+        let pair = [from, to].map(|host| self.core.places[host].addr);
         let now = self.core.now;
         self.core.cuts.retain(|(_, until)| now < *until);
         self.core.cuts.push((pair, until));
@@ -299,12 +331,18 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
 
     /// Tells the canary which vSSDs replicate each other, and on which nodes they are.
     pub fn set_replica_sets(&mut self, sets: Vec<Vec<(VssdId, Addr)>>) {
-        self.core.sets = sets;
+        self.core.sabotage.sets = sets;
     }
 
     /// A host, unless it is down.
     pub fn host(&self, index: usize) -> Option<&H> {
         self.hosts[index].as_ref()
+    }
+
+    /// Keeps an event of the control plane beside a host.
+    pub fn note(&mut self, index: usize, kind: Kind) {
+        let source = self.core.places[index].source;
+        self.core.events.record(self.core.now, source, kind);
     }
 
     /// The medium of a host.
@@ -352,6 +390,9 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     /// Drops every packet on its way: the switches lost power too.
     pub fn drop_packets(&mut self) {
         let stays = |event: &Event| !matches!(event, Event::Packet { .. });
+        for place in &mut self.core.places {
+            place.under_way = 0;
+        }
         self.core.queue.retain(stays);
         self.core.ready.retain(stays);
     }
@@ -451,7 +492,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         self.hosts[host]
             .as_mut()
             .expect("a host that is down has no timer")
-            .tick(core.now);
+            .tick(core.places[host].clock.show(core.now));
         self.drain(host);
     }
 
@@ -472,6 +513,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 (host, Input::Media(done))
             }
             Event::Packet { from, to, packet } => {
+                self.core.places[to as usize].under_way -= 1;
                 let is_cut = self.core.is_cut(&packet.header, to as usize);
                 if self.hosts[to as usize].is_none() || is_cut {
                     self.core.stats.packets_lost += 1;
@@ -504,7 +546,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         self.hosts[index]
             .as_mut()
             .expect("inputs go to hosts that are up")
-            .handle(self.core.now, input);
+            .handle(self.core.places[index].clock.show(self.core.now), input);
         self.drain(index);
     }
 
@@ -532,6 +574,12 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 Output::Event(kind) => self.core.keep(index, kind),
             }
         }
+        self.ask_later(index);
+    }
+
+    /// The host is asked for its deadline before time goes on.
+    #[inline(always)]
+    fn ask_later(&mut self, index: usize) {
         if !self.is_unasked[index] {
             self.is_unasked[index] = true;
             self.unasked.push(index as u16);
@@ -542,7 +590,8 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
         for index in self.unasked.drain(..).map(usize::from) {
             self.is_unasked[index] = false;
             let deadline = self.hosts[index].as_ref().and_then(Machine::deadline);
-            self.timers.set(index, deadline);
+            let clock = &self.core.places[index].clock;
+            self.timers.set(index, deadline.map(|at| clock.when(at)));
         }
     }
 }
@@ -608,7 +657,9 @@ impl Core {
         let bytes = HEADER_BYTES as u32 + packet.header.length;
         match self.net.carry(self.now, from, to, bytes, packet.header.request) {
             Fate::Lost => self.stats.packets_lost += 1,
+            Fate::Arrives { .. } if self.places[to].under_way >= self.queue_max => self.stats.packets_lost += 1,
             Fate::Arrives { at, corrupt, again } => {
+                self.places[to].under_way += 1 + u32::from(again.is_some());
                 let (from, to) = (from as u16, to as u16);
                 let lat_ns = packet.header.lat_ns;
                 // In-band telemetry: every hop adds its time (RackBlox §3.4).
@@ -623,6 +674,7 @@ impl Core {
                 packet.header.lat_ns = plus(at);
                 if corrupt && !self.damage(&mut packet) {
                     self.stats.packets_lost += 1;
+                    self.places[usize::from(to)].under_way -= 1;
                 } else if at == self.now {
                     self.ready.push_back(Event::Packet { from, to, packet });
                 } else {
@@ -741,114 +793,11 @@ impl Core {
         }
     }
 
-    /// True if the sender and this host are cut from each other, whatever lies between.
+    /// True if this host hears nothing of the sender, whatever lies between.
     fn is_cut(&self, header: &Header, to: usize) -> bool {
-        let addr = self.places[to].addr;
-        let is_pair = |pair: [Addr; 2]| pair == [header.source, addr] || pair == [addr, header.source];
+        let pair = [header.source, self.places[to].addr];
         let mut cuts = self.cuts.iter();
-        cuts.any(|(pair, until)| self.now < *until && is_pair(*pair))
-    }
-
-    /// Rest of a packet after the canary.
-    #[cold]
-    fn sabotage(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
-        match self.canary {
-            Canary::AckWithoutApply => self.forge_ack(from, to, packet),
-            Canary::StaleRead => Some(self.answer_stale(packet)),
-            Canary::HideLoss => Some(self.hide_loss(packet)),
-            Canary::HideExpelled | Canary::HideYield => Some(self.hide_terms(packet)),
-            Canary::None | Canary::LoseFlush | Canary::HideEvents => Some(packet),
-        }
-    }
-
-    #[cold]
-    fn forge_ack(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
-        // Only at the last hop: a node has a medium.
-        let last_hop = self.places[to].medium.is_some();
-        if packet.header.op != Op::Inv || !last_hop || !self.rng.chance(CANARY_SHARE) {
-            return Some(packet);
-        }
-        self.stats.sabotaged += 1;
-        let inv = &packet.header;
-        let set = self
-            .sets
-            .iter()
-            .find(|set| set.iter().any(|(vssd, _)| *vssd == inv.vssd));
-        let writer = set.and_then(|set| set.iter().find(|(_, addr)| *addr == inv.source));
-        let header = Header {
-            op: Op::Ack,
-            code: Code::SoftOrOk,
-            flags: 0,
-            vssd: writer.map_or(inv.vssd, |(vssd, _)| *vssd),
-            request: u64::from(inv.vssd.0),
-            length: 0,
-            payload_crc: 0,
-            session: self.places[to].session,
-            source: self.places[to].addr,
-            target: inv.source,
-            ..*inv
-        };
-        let next_hop = self.places[from].addr;
-        self.send(to, next_hop, Packet::bare(header));
-        None
-    }
-
-    #[cold]
-    fn hide_terms(&mut self, mut packet: Packet) -> Packet {
-        if packet.header.op != Op::Open || packet.header.has(flags::REPLY) {
-            return packet;
-        }
-        let Some(mut open) = Open::parse(packet.record()) else {
-            return packet;
-        };
-        let term = match self.canary {
-            Canary::HideExpelled => &mut open.terms.expels,
-            _ => &mut open.terms.yields,
-        };
-        if core::mem::take(term) {
-            self.stats.sabotaged += 1;
-            packet = Packet::with_record(packet.header, open.emit());
-        }
-        packet
-    }
-
-    fn hide_loss(&mut self, mut packet: Packet) -> Packet {
-        let header = &mut packet.header;
-        if !matches!(header.op, Op::Write | Op::Flush)
-            || !header.has(flags::REPLY)
-            || header.code != Code::SoftOrOk
-        {
-            return packet;
-        }
-        let known = self.continuities.get(&header.vssd.0).copied();
-        let first = known.unwrap_or(header.floor);
-        self.continuities.insert(header.vssd.0, first);
-        self.stats.sabotaged += u64::from(first != header.floor);
-        header.floor = first;
-        packet
-    }
-
-    #[cold]
-    fn answer_stale(&mut self, mut packet: Packet) -> Packet {
-        let header = packet.header;
-        if header.op != Op::Read || !header.has(flags::REPLY) || header.code != Code::SoftOrOk {
-            return packet;
-        }
-        let key = (header.vssd.0, header.lba);
-        match self.stale.get(&key) {
-            Some(earlier) if self.rng.chance(CANARY_SHARE) => {
-                self.stats.sabotaged += 1;
-                packet.header.payload_crc = earlier.header.payload_crc;
-                packet.header.length = earlier.header.length;
-                packet.header.flags = header.flags & !flags::ZERO | earlier.header.flags & flags::ZERO;
-                packet.payload = earlier.payload.clone();
-            }
-            Some(_) => {}
-            None => {
-                self.stale.insert(key, packet.clone());
-            }
-        }
-        packet
+        cuts.any(|(cut, until)| self.now < *until && *cut == pair)
     }
 }
 

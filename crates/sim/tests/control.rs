@@ -22,6 +22,7 @@ const TROUBLED: RegistryModel = RegistryModel {
     failing: 0.1,
     unknown: 0.3,
     conflicting: 0.1,
+    away_ns: (0, 0),
 };
 
 fn rack() -> RackFleet {

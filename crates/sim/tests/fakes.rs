@@ -10,6 +10,7 @@ use base::{
 };
 use host::{Input, Output};
 use sim::check::Violation;
+use sim::check::memory::Set;
 use sim::client::{ClientVolume, LoadSpec, Pace, Shape};
 use sim::media::{MediaModel, SimMedium};
 use sim::net::{Delay, LinkModel, NetFaults};
@@ -383,8 +384,14 @@ impl Fleet for FakeFleet {
         })
     }
 
-    fn has_replica_outside(&self, _volume: usize, _page: u64, lost: &[bool]) -> bool {
-        lost.iter().skip(usize::from(self.replicated)).any(|&l| !l)
+    fn sets(&self) -> Vec<Set> {
+        let hosts = if self.replicated { 1..3 } else { 0..1 };
+        vec![Set {
+            volume: 0,
+            pages: 0..PAGES,
+            members: hosts.map(|host| (VssdId(host as u32), host)).collect(),
+            may_change: false,
+        }]
     }
 }
 
@@ -438,7 +445,6 @@ fn spec(seed: u64, canary: Canary) -> RunSpec {
         net_faults: NetFaults::default(),
         calm_ns: 0,
         answer_ns: 100_000_000,
-        resync_ns: 1_000_000,
         gc_lease_ns: u64::MAX,
         pool_pages: 4096,
         read_back: true,

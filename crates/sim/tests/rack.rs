@@ -72,6 +72,30 @@ fn losses_that_are_not_told_are_caught() {
 }
 
 #[test]
+fn messages_of_earlier_epochs_that_count_are_caught() {
+    let percent = caught_percent(Canary::AnyEpoch);
+    assert!(percent >= 2, "{percent} %");
+}
+
+#[test]
+fn writes_that_are_executed_twice_are_caught() {
+    let percent = caught_percent(Canary::WriteTwice);
+    assert!(percent >= 30, "{percent} %");
+}
+
+#[test]
+fn members_that_serve_before_they_have_what_they_lack_are_caught() {
+    let percent = caught_percent(Canary::HideDifferences);
+    assert!(percent >= 5, "{percent} %");
+}
+
+#[test]
+fn writes_that_nobody_sends_again_are_caught() {
+    let percent = caught_percent(Canary::HideReplays);
+    assert!(percent >= 2, "{percent} %");
+}
+
+#[test]
 fn ends_that_are_not_told_are_caught() {
     // Few runs fill their flash so far that they collect.
     let percent = caught_percent(Canary::HideEvents);

@@ -42,7 +42,7 @@ type Ends = VecDeque<(Instant, MediaDone)>;
 pub struct Latency<D> {
     inner: D,
     model: LatencyModel,
-    /// Completions by time: a class of constant latency keeps the order of submission.
+    /// Completions by time: a class keeps the order of submission.
     io: Ends,
     flushes: Ends,
 }
@@ -63,6 +63,16 @@ impl<D> Latency<D> {
         Self::new(inner, LatencyModel::default())
     }
 
+    /// The device.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// From now on operations take these times; none is done before an earlier one of its class.
+    pub fn set_model(&mut self, model: LatencyModel) {
+        self.model = model;
+    }
+
     /// Forgets what is in flight.
     pub fn reset(&mut self) {
         self.io.clear();
@@ -78,7 +88,9 @@ impl<D: Device> Queue for Latency<D> {
             MediaKind::Flush => (&mut self.flushes, self.model.flush_ns),
             _ => (&mut self.io, self.model.io_ns),
         };
-        ends.push_back((now + Duration::from_nanos(takes_ns), op.done(result)));
+        let at = now + Duration::from_nanos(takes_ns);
+        let at = ends.back().map_or(at, |(before, _)| at.max(*before));
+        ends.push_back((at, op.done(result)));
     }
 
     #[inline(always)]

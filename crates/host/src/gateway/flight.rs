@@ -282,7 +282,7 @@ impl Flight {
             }
         };
         operation.sent_at = now;
-        operation.again_at = now + set.resend_after(operation.attempts);
+        operation.again_at = now + set.wait(&operation.kind, operation.attempts);
         operation.attempts += 1;
         operation.asked = if asks { operation.asked + 1 } else { 0 };
         sooner(&mut self.scan_at, operation.again_at);
@@ -348,7 +348,9 @@ impl Flight {
         if operation.attempts == 1 {
             let set = &mut self.volumes[operation.volume].sets[operation.set];
             let took = now.since(operation.sent_at);
-            set.observe_round_trip(took);
+            if let Some(times) = set.times(&operation.kind) {
+                times.observe(took);
+            }
             if operation.reader.is_some() {
                 set.readers.answered(header.vssd, took);
             }
@@ -417,11 +419,14 @@ impl Flight {
     /// An operation is overdue. A read is asked of the next replica: this one may be gone.
     fn send_overdue(&mut self, now: Instant, slot: u32) {
         let operation = &mut self.operations[slot];
-        let (volume, set, vssd) = (operation.volume, operation.set, operation.vssd);
-        let waited = now.since(operation.sent_at);
+        let set = &mut self.volumes[operation.volume].sets[operation.set];
         operation.turns = 0;
+        if let Some(times) = set.times(&operation.kind) {
+            times.missed(now, operation.attempts);
+        }
         if operation.reader.is_some() {
-            self.set(volume, set).readers.missed(now, vssd, waited);
+            let waited = now.since(operation.sent_at);
+            set.readers.missed(now, operation.vssd, waited);
         }
         if !self.turn(now, slot) {
             // Most overdue writes wait at their node. A node of an earlier version does not know the question.

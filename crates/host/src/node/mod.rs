@@ -19,7 +19,7 @@ use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
-    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest,
+    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, Reserve, VssdId, time::earliest,
 };
 use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
@@ -153,6 +153,8 @@ fn config_of_new(header: &Header, open: &Open) -> Config {
 pub struct Node {
     config: NodeConfig,
     pool: Pool,
+    /// Of the pool, what a change of the superblock is written from.
+    reserve: Reserve,
     ssd: Ssd,
     units: Units,
     jobs: VecDeque<Job>,
@@ -183,8 +185,10 @@ impl Node {
         medium: &mut dyn Device,
     ) -> Result<Self, OpenError> {
         let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
+        let superblock_pages = SLOTS as usize * ssd.superblock_pages().len();
         let mut node = Self {
             ssd,
+            reserve: pool.reserve(superblock_pages),
             pool,
             units: Units::new(config.unit.gc, config.borrow_blocks),
             config,
@@ -752,9 +756,11 @@ impl Node {
                 self.answer(job.header(), Code::Latched);
             }
         }
+        if self.writing.is_some() || self.jobs.is_empty() {
+            return;
+        }
         // Without memory for it the change waits; it is looked at again with the next registration.
-        let short_of_memory = self.pool.available() < self.pool.capacity() / 16;
-        if self.writing.is_some() || short_of_memory {
+        if self.reserve.available() < SLOTS as usize * self.ssd.superblock_pages().len() {
             return;
         }
         let Some(job) = self.jobs.pop_front() else { return };
@@ -786,9 +792,9 @@ impl Node {
             let pages = self.ssd.superblock_pages().into_iter();
             let page = |(offset, bytes): (u64, Vec<u8>)| {
                 let page = self
-                    .pool
+                    .reserve
                     .alloc()
-                    .expect("a few pages are kept for the control path");
+                    .expect("there are enough, as was seen just now");
                 page.with_mut(|target| target.copy_from_slice(&bytes));
                 (offset, page)
             };

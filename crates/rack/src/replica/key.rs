@@ -8,7 +8,7 @@ use wire::rack::{Code, Header, Packet};
 /// What is not acknowledged is sent again after at most `RESEND_AFTER` times two to this: as often as a follower replays.
 const RESEND_SHIFT_MAX: u8 = 2;
 /// A peer's word that it waits for room is good for so long.
-const HELD_FOR: Duration = Duration::from_secs(1);
+pub(super) const HELD_FOR: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {

@@ -76,7 +76,11 @@ impl GcChecker {
         let soft = header.code == Code::SoftOrOk;
         let number = (header.session, header.request);
         match header.code {
-            Code::Finish => self.collectors.retain(|c| c.vssd != header.vssd),
+            // It has not waited for an answer that is still on its way, and takes none.
+            Code::Finish => {
+                self.collectors.retain(|c| c.vssd != header.vssd);
+                self.asked.remove(&header.vssd.0);
+            }
             // A regular request in the midst of a soft collection is its renewal, and does not end it.
             Code::SoftOrOk | Code::Regular | Code::Background => {
                 self.asked.insert(
@@ -215,6 +219,20 @@ mod tests {
             clear(&mut checker);
             let later = Instant::from_nanos(20);
             assert_eq!(checker.arrived(later, 2, &answer(&b, Code::Accept)), Ok(()));
+        }
+    }
+
+    /// Bug: the checker saw a vSSD collect that had sent its finish before the accept reached it.
+    #[test]
+    fn who_has_finished_before_the_accept_arrives_does_not_collect() {
+        let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], u64::MAX);
+        let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
+        checker.sent(Instant::ZERO, &a);
+        checker.sent(Instant::ZERO, &ask(1, 8, Code::Finish));
+        checker.sent(Instant::ZERO, &b);
+        for asked in [&a, &b] {
+            let accept = answer(asked, Code::Accept);
+            assert_eq!(checker.arrived(Instant::ZERO, 1, &accept), Ok(()));
         }
     }
 

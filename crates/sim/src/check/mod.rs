@@ -1,6 +1,7 @@
 //! Checkers outside the code under test: they see what clients and the wire see, and the faults, nothing else.
 
 pub mod gc;
+pub mod memory;
 pub mod register;
 pub mod told;
 

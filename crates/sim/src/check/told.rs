@@ -66,6 +66,11 @@ impl ToldChecker {
         }
     }
 
+    /// True while the vSSD of a host collects.
+    pub fn collects(&self, host: usize, vssd: VssdId) -> bool {
+        self.collections.contains_key(&(host, vssd.0))
+    }
+
     /// A host went down.
     pub fn crashed(&mut self, host: usize) {
         self.collections.retain(|(of, _), _| *of != host);

@@ -346,7 +346,6 @@ pub fn run_spec(seed: u64, pages: u64) -> RunSpec {
         net_faults: NetFaults::default(),
         calm_ns: 0,
         answer_ns: 120_000_000_000,
-        resync_ns: 1_000_000_000,
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
         pool_pages: 1 << 16,
         read_back: false,

@@ -149,9 +149,14 @@ impl<D: Device> Volatile<D> {
         durable.expect("memory takes what it has room for");
     }
 
-    /// After a crash: another drive takes the place of this one, and holds zeros.
-    pub fn wipe(&mut self) {
-        self.durable.fill(0);
+    /// After a crash: another drive takes the place of this one, and holds this.
+    pub fn fill(&mut self, content: &[u8]) {
+        self.durable.copy_from_slice(content);
+    }
+
+    /// What a crash leaves.
+    pub fn durable(&self) -> &[u8] {
+        &self.durable
     }
 
     /// Flips a bit of what is durable.

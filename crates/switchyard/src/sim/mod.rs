@@ -12,11 +12,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use replay::ReplayArgs;
 use serde_json::json;
 use sim::experiment::{EXPERIMENTS, find};
+use sim::reached::{Reached, Situation};
 use sim::report::Report;
 use sim::swarm::SwarmOptions;
 use sim::threads::run_seeds;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -197,10 +200,13 @@ fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -
         false => ProgressBar::hidden(),
     };
     let (requests, events) = (AtomicU64::new(0), AtomicU64::new(0));
+    let reached = Mutex::new(Reached::default());
     let start = Instant::now();
     let failed = run_seeds(seeds.clone(), threads, options, &|report| {
         requests.fetch_add(report.requests, Ordering::Relaxed);
         events.fetch_add(report.events, Ordering::Relaxed);
+        let mut reached = reached.lock().expect("no holder panics");
+        reached.add_run(&report.reached);
         if let (Some(line), false) = (report.repro(), json) {
             bar.suspend(|| println!("{line}\n{}", report.last_events().trim_end()));
         }
@@ -210,6 +216,10 @@ fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -
     bar.finish_and_clear();
     let seconds = start.elapsed().as_secs_f64();
     let (requests, events) = (requests.into_inner(), events.into_inner());
+    let reached = reached.into_inner().expect("no holder panics");
+    let reached = Situation::ALL
+        .iter()
+        .map(|(situation, name)| (*name, reached.count(*situation)));
     if json {
         let failures: Vec<_> = failed
             .iter()
@@ -218,6 +228,7 @@ fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -
         let value = json!({
             "seeds": total, "failed": failures, "requests": requests, "events": events, "real_seconds": seconds,
             "ms_per_seed": seconds * 1000.0 * threads as f64 / total as f64,
+            "reached": reached.collect::<BTreeMap<_, _>>(),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
     } else {
@@ -226,6 +237,10 @@ fn swarm(seeds: Range<u64>, options: SwarmOptions, threads: usize, json: bool) -
             failed.len(),
             seconds * 1000.0 * threads as f64 / total as f64
         );
+        println!("seeds that came into a situation:");
+        for (name, count) in reached {
+            println!("  {count:>6} {name}");
+        }
     }
     match failed.len() {
         0 => Ok(()),
