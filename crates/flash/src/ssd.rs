@@ -487,8 +487,7 @@ impl Ssd {
     pub fn superblock_pages(&mut self) -> Vec<(u64, Vec<u8>)> {
         self.generation += 1;
         self.slot = (self.slot + 1) % SLOTS;
-        let used = HEADER_BYTES + self.vssds.len() * ENTRY_BYTES;
-        let mut bytes = vec![0; used.next_multiple_of(self.page_bytes)];
+        let mut bytes = vec![0; self.superblock_page_count(0) * self.page_bytes];
         self.emit(&mut bytes);
         let start = Layout::super_offset(self.slot);
         let pages = bytes.chunks(self.page_bytes).enumerate();
@@ -497,6 +496,12 @@ impl Ssd {
             .collect();
         pages.rotate_left(1);
         pages
+    }
+
+    /// Pages of a generation of the superblock, with so many vSSDs more.
+    pub fn superblock_page_count(&self, more: usize) -> usize {
+        let used = HEADER_BYTES + (self.vssds.len() + more) * ENTRY_BYTES;
+        used.div_ceil(self.page_bytes)
     }
 
     fn emit(&self, bytes: &mut [u8]) {

@@ -19,7 +19,8 @@ use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
-    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, Reserve, VssdId, time::earliest,
+    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, Reserve, VssdId,
+    time::earliest,
 };
 use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
@@ -185,7 +186,7 @@ impl Node {
         medium: &mut dyn Device,
     ) -> Result<Self, OpenError> {
         let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
-        let superblock_pages = SLOTS as usize * ssd.superblock_pages().len();
+        let superblock_pages = SLOTS as usize * ssd.superblock_page_count(1);
         let mut node = Self {
             ssd,
             reserve: pool.reserve(superblock_pages),
@@ -760,7 +761,7 @@ impl Node {
             return;
         }
         // Without memory for it the change waits; it is looked at again with the next registration.
-        if self.reserve.available() < SLOTS as usize * self.ssd.superblock_pages().len() {
+        if self.reserve.available() < SLOTS as usize * self.ssd.superblock_page_count(1) {
             return;
         }
         let Some(job) = self.jobs.pop_front() else { return };
