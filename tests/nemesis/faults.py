@@ -365,19 +365,9 @@ class Nemesis:
             return False
         self.swap_disk(target, f"{target} gets a disk of another rack", lambda path: shutil.copy(self.foreign, path), min(fault["for"], 3))
 
-        def empty():
-            # A stranger's disk is left alone: an operator has to take it out.
-            self.rig.parts[target].kill("killed")
-            path = f"{self.rig.work}/{target}/rack/node-{target[4:]}.img"
-            os.unlink(path)
-            self.rig.parts[target].start()
-            self.rig.note(f"{target} gets an empty disk")
-            self.damaged[target] = time.monotonic()
-            self.release(target)
-
         def take_out():
-            self.busy.add(target)
-            empty()
+            # A stranger's disk is left alone: an operator has to take it out.
+            self.swap_disk(target, f"{target} gets an empty disk", os.unlink, 0)
         self.after(min(fault["for"], 3) + 4 + fault["for"] / 2, take_out)
         return True
 

@@ -3,6 +3,7 @@
 Written after NVMe Base 2.0, NVM Command Set 1.0 and NVMe/TCP Transport 1.0, and shares no code with Switchyard.
 """
 import struct
+import time
 import uuid
 
 from nbd import Gone, Stream
@@ -93,14 +94,12 @@ class Queue:
             at += part
 
     def one(self, limit):
-        done = []
-        while not done:
-            if not self.stream.buffer and False:
-                break
-            done = self.poll(limit)
-            if not done and not self.stream.buffer:
-                raise Gone("no answer while connecting")
-        return done[0]
+        until = time.monotonic() + limit
+        while time.monotonic() < until:
+            done = self.poll(0.1)
+            if done:
+                return done[0]
+        raise Gone("no answer while connecting")
 
     def connect(self, id, entries, controller, volume, host, limit):
         """Fabrics §3.3: the Connect command. Returns the controller's id."""

@@ -3,12 +3,13 @@
 Everything is below one directory in memory: the nodes' directories are ext4 file systems of their own on loop devices, so that
 the power can be cut, the file system fill up and writes stand still. The caller has network and mount namespaces of its own.
 """
+import base64
+import calendar
 import ctypes
 import fcntl
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -102,13 +103,15 @@ class Part:
 
     def __init__(self, rig, name, command):
         self.rig, self.name, self.command = rig, name, command
-        self.process, self.wanted, self.stopped, self.starts, self.retry_at = None, False, False, 0, 0
+        self.process, self.wanted, self.stopped, self.retry_at = None, False, False, 0
         self.out, self.err = f"{rig.logs}/{name}.out", f"{rig.logs}/{name}.err"
         self.lives = []  # [from, to] of each process, in ns
         self.note = rig.note
 
     def start(self):
-        self.wanted, self.starts = True, self.starts + 1
+        self.wanted = True
+        if self.process is not None:
+            return
         with open(self.out, "wb") as out, open(self.err, "ab") as err:
             environment = dict(os.environ, RUST_BACKTRACE="1")
             self.process = subprocess.Popen(["nsenter", f"--net=/run/netns/{self.name}"] + self.command, stdin=subprocess.DEVNULL, stdout=out,
@@ -169,7 +172,7 @@ class Rig:
         self.clients = ["clients1", "clients2"]
         self.machines = names + self.clients + ["admin"]
         self.parts, self.disks, self.status, self.rules = {}, {}, None, []
-        self.status_at, self.ending = 0, False
+        self.status_at, self.ending, self.supervised_at = 0, False, time.monotonic_ns()
 
     def ip(self, name):
         return NETWORK + str(ADMIN if name == "admin" else self.machines.index(name) + 1)
@@ -297,7 +300,6 @@ class Rig:
         if not self.etcd:
             with open(self.registry + "/registry.json") as file:
                 return file.read()
-        import base64
         for at in (1, 2, 3):
             # The member's own copy: a member that is cut off must not hold us up. Stale ones are older, so known.
             body = json.dumps({"key": base64.b64encode(b"/rack/registry").decode()}).encode()
@@ -336,12 +338,12 @@ class Rig:
 
     def supervise(self):
         """Starts what ended by itself, and says so."""
+        begun = time.monotonic_ns()
         for part in self.parts.values():
             if part.process is not None and part.process.poll() is not None:
                 code = part.process.poll()
                 part.ended()
-                now = time.monotonic_ns()
-                self.died(part.name, now - 100_000_000, now, f"ended by itself with {code}")
+                self.died(part.name, self.supervised_at, time.monotonic_ns(), f"ended by itself with {code}")
                 words = self.last_words(part)
                 self.note(f"{part.name} ended with {code}: {words}")
                 if code < 0 or code == 101 or "panicked" in words:
@@ -349,6 +351,7 @@ class Rig:
                 part.retry_at = time.monotonic() + 1
             if part.wanted and part.process is None and time.monotonic() >= part.retry_at:
                 part.start()
+        self.supervised_at = begun
 
     @staticmethod
     def last_words(part, count=3):
@@ -371,7 +374,6 @@ class Rig:
 
     def time_of(self, text):
         seconds, part = text.rstrip("Z").split(".")
-        import calendar
         return calendar.timegm(time.strptime(seconds, "%Y-%m-%dT%H:%M:%S")) * 10**9 + int(part.ljust(9, "0")) - self.wall
 
     def set_rules(self):

@@ -93,7 +93,7 @@ impl Volume {
     /// be lost. Or a flush has to tell its client of a loss.
     pub fn has_lost(&mut self, request: &Request) -> bool {
         match (request.op, request.before) {
-            (BlockOp::Flush, Some(acked)) => self.losses.tell(request.client, acked),
+            (BlockOp::Flush, Some(acked)) => self.losses.tell(request.client, acked, request.shown),
             (_, Some(losses)) => self.losses_of(&request.sets) != losses,
             (_, None) => false,
         }

@@ -50,6 +50,11 @@ impl Losses {
         self.acked
     }
 
+    /// Losses that have shown so far.
+    pub fn shown(&self) -> u64 {
+        self.count
+    }
+
     /// Acknowledged mutations are lost.
     pub fn note(&mut self, now: Instant) {
         self.count += 1;
@@ -58,8 +63,9 @@ impl Losses {
     }
 
     /// A flush that began when `acked` mutations were acknowledged is done. True if it has to tell its client of a loss. It tells of all only if
-    /// it is for all that may be lost; else the next one does.
-    pub fn tell(&mut self, client: u32, acked: u64) -> bool {
+    /// it is for all that may be lost; else the next one does. One that was under way when a loss showed (`shown` of them had before) fails
+    /// in any case: what was written before it may be lost.
+    pub fn tell(&mut self, client: u32, acked: u64, shown: u64) -> bool {
         // One that has left hears nothing.
         let Some(known) = self.known.get_mut(&client) else {
             return false;
@@ -69,7 +75,7 @@ impl Losses {
             *known = self.count;
             self.told = self.count;
         }
-        is_untold
+        is_untold || shown < self.count
     }
 }
 
@@ -79,6 +85,11 @@ mod tests {
 
     fn at(seconds: u64) -> Instant {
         Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    /// A flush that nothing happens to. True if it fails.
+    fn flush(losses: &mut Losses, client: u32) -> bool {
+        losses.tell(client, losses.acked(), losses.shown())
     }
 
     /// bug: a loss was told to the first client that flushed, and the flush of the one whose data were lost succeeded.
@@ -91,11 +102,11 @@ mod tests {
         losses.acknowledge();
         losses.note(at(1));
         for client in [1, 2] {
-            assert!(losses.tell(client, losses.acked()));
-            assert!(!losses.tell(client, losses.acked()));
+            assert!(flush(&mut losses, client));
+            assert!(!flush(&mut losses, client));
         }
         losses.note(at(2));
-        assert!(losses.tell(2, losses.acked()) && losses.tell(1, losses.acked()));
+        assert!(flush(&mut losses, 2) && flush(&mut losses, 1));
     }
 
     #[test]
@@ -106,9 +117,9 @@ mod tests {
         let early = losses.acked();
         losses.acknowledge();
         losses.note(at(1));
-        assert!(losses.tell(1, early), "its write was lost");
-        assert!(losses.tell(1, losses.acked()), "so was the later one");
-        assert!(!losses.tell(1, losses.acked()));
+        assert!(losses.tell(1, early, 0), "its write was lost");
+        assert!(flush(&mut losses, 1), "so was the later one");
+        assert!(!flush(&mut losses, 1));
     }
 
     #[test]
@@ -116,15 +127,15 @@ mod tests {
         let mut losses = Losses::default();
         losses.note(at(1));
         losses.meet(at(100), 1);
-        assert!(losses.tell(1, 0), "nobody was told before");
+        assert!(flush(&mut losses, 1), "nobody was told before");
         losses.meet(at(101), 2);
-        assert!(!losses.tell(2, 0));
+        assert!(!flush(&mut losses, 2));
         losses.note(at(200));
-        assert!(losses.tell(1, 0));
+        assert!(flush(&mut losses, 1));
         losses.meet(at(201), 3);
-        assert!(losses.tell(3, 0), "it may be a client of before");
+        assert!(flush(&mut losses, 3), "it may be a client of before");
         losses.leave(3);
         losses.meet(at(300), 3);
-        assert!(!losses.tell(3, 0));
+        assert!(!flush(&mut losses, 3));
     }
 }

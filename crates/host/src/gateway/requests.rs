@@ -19,6 +19,8 @@ pub(super) struct Request {
     /// Of a mutation that loses its effect with the replicas' memory: the losses of these sets when it arrived. Of a flush: the
     /// mutations of the volume that were acknowledged then.
     pub before: Option<u64>,
+    /// Of a flush: the losses of the volume that had shown then.
+    pub shown: u64,
 }
 
 /// A set in a flush.

@@ -109,6 +109,7 @@ impl Traffic {
             arrived: now,
             sets: 0..0,
             before: None,
+            shown: 0,
         });
         self.watch_losses(now, slot, touched.clone(), durable);
         if request.op == BlockOp::Flush {
@@ -149,6 +150,7 @@ impl Traffic {
         volume.losses.meet(now, request.client);
         if request.op == BlockOp::Flush {
             request.before = Some(volume.losses.acked());
+            request.shown = volume.losses.shown();
         } else if !durable && touched.end.saturating_sub(touched.start) > 1 {
             // What has one page is done when that is acknowledged.
             let first = locate(&volume.sets, touched.start).0;

@@ -505,10 +505,12 @@ impl Checker {
     }
 
     /// True if a client's flush that began at `start` may fail: power was lost, and no flush has told this client of all since. The first
-    /// one may have begun before writes that were acknowledged and lost. Then the next one fails, too.
+    /// one may have begun before writes that were acknowledged and lost. Then the next one fails, too. So does each one that was under way when
+    /// one failed.
     pub fn may_tell(&self, client: u32, start: Instant) -> bool {
         let failed = self.failed.get(&client).copied().unwrap_or(0);
-        self.lost_at > 0 && (failed < TELLS_MAX || start.as_nanos() <= self.lost_at)
+        let began = start.as_nanos();
+        self.lost_at > 0 && (failed < TELLS_MAX || began <= self.lost_at || began <= self.told_at)
     }
 
     /// The gateway is gone, and does not know any more what it has acknowledged.
