@@ -612,13 +612,14 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, heals: bool, rng:
     }
 }
 
-/// The pages of the pool: in some runs hardly more than all caches hold.
+/// The pages of the pool: in some runs hardly more than all caches hold. A sixteenth, which nodes keep for changes of
+/// their superblock, suffices for these: a simulated page holds little of a superblock.
 fn draw_pool(fleet: &RackFleet, rng: &mut Rng) -> usize {
     if !rng.chance(0.15) {
         return POOL_PAGES;
     }
     let vssds: usize = fleet.sets().iter().map(|set| set.members.len()).sum();
-    vssds * fleet.options().unit.cache_pages + pick(rng, &[100, 200, 400])
+    vssds * fleet.options().unit.cache_pages + pick(rng, &[1_300, 1_600, 2_400])
 }
 
 /// True if a node can go for ever: no data are there alone, and another node can take its place.

@@ -748,12 +748,9 @@ impl Node {
                 self.answer(job.header(), Code::Latched);
             }
         }
-        if self.writing.is_some() || self.jobs.is_empty() {
-            return;
-        }
         // Without memory for it the change waits; it is looked at again with the next registration.
-        let needed = SLOTS as usize * self.ssd.superblock_pages().len();
-        if self.pool.available() < needed.max(self.pool.capacity() / 16) {
+        let short_of_memory = self.pool.available() < self.pool.capacity() / 16;
+        if self.writing.is_some() || short_of_memory {
             return;
         }
         let Some(job) = self.jobs.pop_front() else { return };
@@ -787,7 +784,7 @@ impl Node {
                 let page = self
                     .pool
                     .alloc()
-                    .expect("there are enough, as was seen just now");
+                    .expect("a few pages are kept for the control path");
                 page.with_mut(|target| target.copy_from_slice(&bytes));
                 (offset, page)
             };
