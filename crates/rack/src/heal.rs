@@ -339,7 +339,9 @@ impl Heal {
             for (_, peer) in roll.unheard.iter().filter(|(of, _)| of == vssd) {
                 if let (Some(one), Some(other)) = (place(*vssd), place(*peer))
                     && self.roll(members[other].1).is_some()
-                    && [one, other].into_iter().all(|at| is_there(members[at].0, members[at].1))
+                    && [one, other]
+                        .into_iter()
+                        .all(|at| is_there(members[at].0, members[at].1))
                 {
                     counts[one] += 1;
                     counts[other] += 1;
@@ -848,7 +850,10 @@ mod tests {
             now += 200;
         }
         let expelling = world.set().expelling.as_ref();
-        assert_eq!(expelling.map(|e| (e.vssds.clone(), e.was_primary)), Some((vec![1], true)));
+        assert_eq!(
+            expelling.map(|e| (e.vssds.clone(), e.was_primary)),
+            Some((vec![1], true))
+        );
         world.pass(now, now + 200);
         assert_eq!(world.set().expelling, None, "the other has learnt it");
     }

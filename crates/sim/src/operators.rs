@@ -301,11 +301,18 @@ impl Operators {
 
     /// Notes whose place was taken otherwise than in an exchange.
     fn note_moves(&mut self) {
-        let sets = self.registry.stored().volumes.iter().flat_map(|record| &record.sets);
+        let sets = self
+            .registry
+            .stored()
+            .volumes
+            .iter()
+            .flat_map(|record| &record.sets);
         for set in sets {
             let leaving = set.leaving.filter(|leaving| leaving.moves || leaving.surplus);
-            self.moved_away.extend(leaving.map(|leaving| VssdId(leaving.vssd)));
-            self.moved_away.extend(set.expelled.iter().map(|left| VssdId(left.vssd)));
+            self.moved_away
+                .extend(leaving.map(|leaving| VssdId(leaving.vssd)));
+            self.moved_away
+                .extend(set.expelled.iter().map(|left| VssdId(left.vssd)));
         }
     }
 
@@ -387,13 +394,13 @@ impl Operators {
     /// How members of sets change.
     pub fn changes(&self) -> Changes {
         let sets = || self.stored().volumes.iter().flat_map(|record| &record.sets);
-        let joins = |test: fn(&JoiningRecord) -> bool| {
-            sets().any(|set| set.joining.as_ref().is_some_and(test))
-        };
+        let joins =
+            |test: fn(&JoiningRecord) -> bool| sets().any(|set| set.joining.as_ref().is_some_and(test));
         Changes {
             exchanges: sets().any(|set| set.exchanges() || set.ends_exchange()),
             rebuilds: joins(JoiningRecord::heals),
-            moves: joins(|joining| joining.moves) || sets().any(|set| set.leaving.is_some_and(|left| left.moves)),
+            moves: joins(|joining| joining.moves)
+                || sets().any(|set| set.leaving.is_some_and(|left| left.moves)),
             lacks: sets().any(SetRecord::lacks_copies),
             is_alone: sets().any(|set| set.replicas.len() == 1 && set.lacks_copies()),
         }

@@ -598,7 +598,9 @@ impl Fleet for RackFleet {
     fn metadata(&self, index: usize, part: Metadata) -> core::ops::Range<u64> {
         // docs/format/flash.md: two slots of the superblock, checkpoints, spare areas, data.
         let geometry = &self.options.geometry;
-        let spares = geometry.pages_per_block.div_ceil((SIM_PAGE_BYTES / SPARE_BYTES) as u32);
+        let spares = geometry
+            .pages_per_block
+            .div_ceil((SIM_PAGE_BYTES / SPARE_BYTES) as u32);
         let blocks = u64::from(geometry.channels) * u64::from(geometry.blocks_per_channel());
         let data = self.corruptible(index).start;
         let spare = data.saturating_sub(blocks * u64::from(spares) * SIM_PAGE_BYTES as u64);

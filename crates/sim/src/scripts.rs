@@ -88,8 +88,20 @@ fn then_its_peer(cast: Cast, at: u64, scene: Scene, rng: &mut Rng) -> Script {
         false => at + first + shift,
     };
     vec![
-        (at, Fault::Crash { host: a, down_ns: first }),
-        (then, Fault::Crash { host: b, down_ns: second }),
+        (
+            at,
+            Fault::Crash {
+                host: a,
+                down_ns: first,
+            },
+        ),
+        (
+            then,
+            Fault::Crash {
+                host: b,
+                down_ns: second,
+            },
+        ),
     ]
 }
 

@@ -5,8 +5,8 @@
 //! blocks (collection is constant), caches of a few pages, several crashes a run.
 
 use crate::check::Violation;
-use crate::commands::Wish;
 use crate::client::{LoadSpec, Pace};
+use crate::commands::Wish;
 use crate::disk::{self, DiskOptions};
 use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
 use crate::fault::Metadata;
@@ -35,7 +35,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MILLISECOND: u64 = 1_000_000;
 /// Events of each host that are shown of a run that broke a promise.
-const EVENTS_SHOWN: usize = 40;
+const EVENTS_SHOWN: usize = 12;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
 const ANSWER_NS: u64 = 20_000 * MILLISECOND;
@@ -309,9 +309,7 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
             0..=2 => Wish::Exchange,
             3 | 4 => Wish::Create {
                 pages: rng.between(1, 40),
-                replicas: rng
-                    .between(replicas_min, 3)
-                    .min(u64::from(fleet.options().nodes)) as u8,
+                replicas: rng.between(replicas_min, 3).min(u64::from(fleet.options().nodes)) as u8,
                 used: rng.chance(0.6),
             },
             5 | 6 => Wish::Grow {
@@ -355,7 +353,8 @@ fn draw_moves(fleet: &RackFleet, spec: &RunSpec, rng: &mut Rng) -> Vec<(u64, Wis
     let takes_medium = spec.faults.iter().any(|(_, fault)| fault.takes_medium());
     let nodes = options.nodes - gone.len() as u32;
     let mut plan = Vec::new();
-    let at = |rng: &mut Rng, from: u64, to: u64| rng.between(spec.calm_ns * from / 10, spec.calm_ns * to / 10);
+    let at =
+        |rng: &mut Rng, from: u64, to: u64| rng.between(spec.calm_ns * from / 10, spec.calm_ns * to / 10);
     for _ in 0..rng.below(3) {
         let least = if takes_medium { 2 } else { 1 };
         let replicas = rng.between(least, 3).min(u64::from(nodes.max(2) - 1)) as u8;
@@ -468,7 +467,11 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
 }
 
 fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32, heals: bool) -> Vec<Layout> {
-    let replicas: &[u32] = if heals { &[1, 2, 2, 2, 2, 3, 3, 3] } else { &[1, 2, 3] };
+    let replicas: &[u32] = if heals {
+        &[1, 2, 2, 2, 2, 3, 3, 3]
+    } else {
+        &[1, 2, 3]
+    };
     (0..rng.between(1, 2))
         .map(|_| Layout {
             sets: rng.between(1, 2) as u32,
@@ -496,7 +499,9 @@ fn share_channels(options: &mut RackOptions, share: f64, heals: bool, rng: &mut 
     let logical_max = geometry.logical_pages_max_shared(channels, 1, SIM_PAGE_BYTES);
     let offered = f64::from(channels * geometry.blocks_per_plane * geometry.pages_per_block)
         * (1.0 - OVER_PROVISIONING);
-    let pages = ((f64::from(logical_max) * share) as u32).min(PAGES_MAX).min(offered as u32);
+    let pages = ((f64::from(logical_max) * share) as u32)
+        .min(PAGES_MAX)
+        .min(offered as u32);
     if pages < 4 {
         return false;
     }
@@ -649,7 +654,11 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
         faults.extend(scripts::draw(fleet, scene, rng));
     }
     let alone = rng.between(0, if faults.is_empty() { 4 } else { 2 });
-    let outages: &[u64] = if heals { &[1, 30, 400, 1_300, 3_000] } else { &[1, 30, 400] };
+    let outages: &[u64] = if heals {
+        &[1, 30, 400, 1_300, 3_000]
+    } else {
+        &[1, 30, 400]
+    };
     for _ in 0..alone {
         let node = fleet.node(rng.below(u64::from(options.nodes)) as u32);
         let gateway = fleet.gateway(rng.below(u64::from(options.gateways)) as u32);
@@ -677,7 +686,10 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
             }
             9 if heals && rng.chance(0.5) => Fault::CorruptMetadata {
                 host: node,
-                part: pick(rng, &[Metadata::Superblock, Metadata::Checkpoint, Metadata::Spare]),
+                part: pick(
+                    rng,
+                    &[Metadata::Superblock, Metadata::Checkpoint, Metadata::Spare],
+                ),
             },
             9 => Fault::Corrupt { host: node },
             10 => Fault::FailWrite { host: node },

@@ -12,14 +12,14 @@ mod sabotage;
 use crate::media::{CutFate, MediaModel, SimMedium};
 use crate::net::{Fate, LinkModel, Network};
 use crate::queue::{Queue, Timers};
-use clock::Clock;
-use sabotage::Sabotage;
 use base::event::{Events, Kind, Source, Value};
 use base::{
-    Addr, BlockReply, BlockRequest, Instant, Machine, MediaDone, MediaKind, MediaOp, Page, Pool,
-    Queue as _, Rng, VssdId,
+    Addr, BlockReply, BlockRequest, Instant, Machine, MediaDone, MediaKind, MediaOp, Page, Pool, Queue as _,
+    Rng, VssdId,
 };
+use clock::Clock;
 use host::{Input, Output};
+use sabotage::Sabotage;
 use std::collections::VecDeque;
 use wire::rack::{HEADER_BYTES, Header, Op, Packet, Payload};
 
@@ -29,7 +29,7 @@ const TICKS_AT_ONE_INSTANT_MAX: u32 = 100_000;
 const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
 /// Events of each host that are kept, of those that are routine and of the others: enough to tell what came before a
 /// failure.
-const EVENTS_KEPT: usize = 4096;
+const EVENTS_KEPT: usize = 256;
 
 /// A deliberate break of the protocol, which the checkers must catch. A checker that stays silent is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -657,7 +657,9 @@ impl Core {
         let bytes = HEADER_BYTES as u32 + packet.header.length;
         match self.net.carry(self.now, from, to, bytes, packet.header.request) {
             Fate::Lost => self.stats.packets_lost += 1,
-            Fate::Arrives { .. } if self.places[to].under_way >= self.queue_max => self.stats.packets_lost += 1,
+            Fate::Arrives { .. } if self.places[to].under_way >= self.queue_max => {
+                self.stats.packets_lost += 1
+            }
             Fate::Arrives { at, corrupt, again } => {
                 self.places[to].under_way += 1 + u32::from(again.is_some());
                 let (from, to) = (from as u16, to as u16);

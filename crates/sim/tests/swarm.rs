@@ -15,12 +15,17 @@ fn every_situation_is_reached() {
         let outcome = Run::new(fleet, spec).execute();
         assert_eq!(outcome.violations, [], "seed {seed}");
         reached.add_run(&outcome.reached);
-        if Situation::ALL.iter().all(|(situation, _)| reached.count(*situation) > 0) {
+        if Situation::ALL
+            .iter()
+            .all(|(situation, _)| reached.count(*situation) > 0)
+        {
             println!("all after {seed}");
             return;
         }
     }
-    let missed = Situation::ALL.iter().filter(|(situation, _)| reached.count(*situation) == 0);
+    let missed = Situation::ALL
+        .iter()
+        .filter(|(situation, _)| reached.count(*situation) == 0);
     let missed: Vec<&str> = missed.map(|(_, name)| *name).collect();
     assert_eq!(missed, [""; 0], "within {SEEDS} seeds");
 }

@@ -151,7 +151,11 @@ mod tests {
         memories.crashed(2);
         assert_eq!(judge(&mut memories, &sets, &[1]), None, "the first has caught up");
         memories.crashed(1);
-        assert_eq!(judge(&mut memories, &sets, &[2]), Some(Loss::Possible), "the second has not");
+        assert_eq!(
+            judge(&mut memories, &sets, &[2]),
+            Some(Loss::Possible),
+            "the second has not"
+        );
         memories.crashed(2);
         assert_eq!(judge(&mut memories, &sets, &[]), None, "it had nothing to lose");
         for member in [A, B] {

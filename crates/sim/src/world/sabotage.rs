@@ -148,7 +148,9 @@ impl Core {
         let (known, session) = self.sabotage.epochs.get(&sender).copied().unwrap_or_default();
         // A message that was held back is older than the last one.
         if session <= header.session {
-            self.sabotage.epochs.insert(sender, (header.epoch, header.session));
+            self.sabotage
+                .epochs
+                .insert(sender, (header.epoch, header.session));
         }
         let Some(&(epoch, _)) = self.sabotage.epochs.get(&header.vssd.0) else {
             return packet;
@@ -175,7 +177,14 @@ impl Core {
         let at = self.now + Duration::from_nanos(self.rng.below(AGAIN_NS_MAX));
         self.places[to].under_way += 1;
         let (from, to) = (from as u16, to as u16);
-        self.queue.push(at, Event::Packet { from, to, packet: copy });
+        self.queue.push(
+            at,
+            Event::Packet {
+                from,
+                to,
+                packet: copy,
+            },
+        );
         packet
     }
 
