@@ -59,8 +59,6 @@ pub enum Canary {
     HideDifferences,
     /// Writes that a member sends again, as their writer may be gone, reach nobody; the world forges the answers.
     HideReplays,
-    /// Each member gets the leases that it asks for, whatever the others say.
-    ForgeLeases,
 }
 
 /// One host's place in the world.
