@@ -6,8 +6,9 @@ SEEDS ?= 0..200
 PREFIX ?= /usr/local
 WHEELS ?= target/wheels
 TIMES ?= 1
+MINUTES ?= 60
 
-.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture matrix install wheel help
+.PHONY: up build test deps build-deps fmt lint unit system fuzz swarm torture matrix nemesis install wheel help
 
 up: build ## install what is missing, build, start a whole rack in one process
 	./target/release/switchyard up
@@ -43,6 +44,9 @@ swarm: build ## simulate whole racks under faults (SEEDS=first..last)
 
 torture: build ## random programs under `run`, with kills and power cuts; as root (SEEDS=first..last)
 	./tests/torture/run --seeds $(SEEDS)
+
+nemesis: build ## real racks under faults of every kind, with a checker; as root (MINUTES, SEED: the first one)
+	./tests/nemesis/run --minutes $(MINUTES) --seed $(SEED)
 
 install: build-deps ## the library for C, its header and the Python package (PREFIX, DESTDIR)
 	cargo build --release -p switchyard-capi

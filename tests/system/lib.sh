@@ -49,8 +49,8 @@ need() {
 
 [[ -x $SWITCHYARD ]] || skip "$SWITCHYARD is not built: cargo build --release -p switchyard"
 
-# Ports of this test: a block of 64 chosen by its process id, below the ephemeral range.
-port_base=$(( 10240 + ($$ % 320) * 64 ))
+# Ports of this test: a block of 64 chosen by its process id and its place beside others, below the ephemeral range.
+port_base=$(( 10240 + ($$ % 80 * 4 + ${SYSTEM_TEST_PLACE:-0} % 4) * 64 ))
 nbd_port=$port_base
 control_port=$(( port_base + 1 ))
 rack_port=$(( port_base + 2 ))

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The I/O-path profiler beside what others count and measure: fio's own latency and counts, bpftrace's time in the device.
 # Sums, counts and attribution decide; times of this machine are printed. TIMING=1 makes the profiler's cost decide, too,
-# for a quiet machine.
+# for a quiet machine. Runs alone, as it traces the whole machine.
 source "$(dirname "$0")/lib.sh"
 need fio jq losetup mkfs.ext4
 

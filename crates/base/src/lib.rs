@@ -27,7 +27,7 @@ pub use extent::Extent;
 pub use id::{Addr, Lpn, NodeId, Version, VolumeId, VssdId};
 pub use machine::Machine;
 pub use map::{ByteMap, Map};
-pub use page::{Page, Pages, Pool, Window};
+pub use page::{Page, Pages, Pool, Reserve, Window};
 pub use rate::Rate;
 pub use readers::Readers;
 pub use rng::Rng;

@@ -39,11 +39,30 @@ struct Inner {
     base: *mut u8,
     counts: Box<[Cell<u32>]>,
     free: RefCell<Vec<u32>>,
+    /// Pages that were asked to be kept back.
+    kept: Cell<usize>,
 }
+
+impl Inner {
+    /// Free pages that are not for everybody.
+    fn kept(&self) -> usize {
+        self.kept.get().min(self.counts.len() / KEPT_SHARE)
+    }
+}
+
+/// At most this part of a pool is kept back.
+const KEPT_SHARE: usize = 8;
 
 /// The payload memory of one core.
 #[derive(Clone)]
 pub struct Pool(Rc<Inner>);
+
+/// The right to a pool's last pages: of one whose work brings pages back. Others have to wait before, so they can wait for it.
+#[derive(Debug)]
+pub struct Reserve {
+    pool: Pool,
+    pages: usize,
+}
 
 /// A counted handle to one page. Not `Send`: pages do not leave their core.
 pub struct Page {
@@ -71,6 +90,7 @@ impl Pool {
             base,
             counts: (0..pages).map(|_| Cell::new(0)).collect(),
             free: RefCell::new((0..pages as u32).rev().collect()),
+            kept: Cell::new(0),
         }))
     }
 
@@ -83,6 +103,7 @@ impl Pool {
             memory: Memory::Window(window),
             counts: (0..pages).map(|_| Cell::new(0)).collect(),
             free: RefCell::new(Vec::new()),
+            kept: Cell::new(0),
         }))
     }
 
@@ -105,7 +126,17 @@ impl Pool {
 
     /// A page of its own with unspecified bytes, or `None` when the pool is empty: the caller pushes back.
     pub fn alloc(&self) -> Option<Page> {
-        let index = self.0.free.borrow_mut().pop()?;
+        self.take(self.0.kept())
+    }
+
+    /// A page, if more than so many are free.
+    fn take(&self, kept: usize) -> Option<Page> {
+        let mut free = self.0.free.borrow_mut();
+        let index = if free.len() > kept {
+            free.pop()?
+        } else {
+            return None;
+        };
         self.0.counts[index as usize].set(1);
         Some(Page {
             index,
@@ -120,9 +151,23 @@ impl Pool {
         Some(page)
     }
 
+    /// Keeps back so many pages more, as long as the reserve lives; of all reserves together an eighth of the pool at most.
+    pub fn reserve(&self, pages: usize) -> Reserve {
+        self.0.kept.set(self.0.kept.get() + pages);
+        Reserve {
+            pool: self.clone(),
+            pages,
+        }
+    }
+
     /// Pages that can still be taken.
     pub fn available(&self) -> usize {
-        self.0.free.borrow().len()
+        self.0.free.borrow().len().saturating_sub(self.0.kept())
+    }
+
+    /// Pages that somebody holds.
+    pub fn used(&self) -> usize {
+        self.capacity() - self.0.free.borrow().len()
     }
 
     /// Pages in total.
@@ -138,6 +183,32 @@ impl Pool {
     /// Start and length in bytes of the pool's memory, for registering it with the kernel.
     pub fn region(&self) -> (*mut u8, usize) {
         (self.0.base, self.0.counts.len() * self.0.page_bytes)
+    }
+}
+
+impl Reserve {
+    /// A page of its own with unspecified bytes, or `None` when not one is left.
+    pub fn alloc(&self) -> Option<Page> {
+        self.pool.take(0)
+    }
+
+    /// A page of zeros, or `None` when not one is left.
+    pub fn alloc_zeroed(&self) -> Option<Page> {
+        let page = self.alloc()?;
+        page.with_mut(|bytes| bytes.fill(0));
+        Some(page)
+    }
+
+    /// Pages that can still be taken.
+    pub fn available(&self) -> usize {
+        self.pool.0.free.borrow().len()
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        let kept = &self.pool.0.kept;
+        kept.set(kept.get() - self.pages);
     }
 }
 
@@ -299,6 +370,21 @@ mod tests {
         assert_eq!(pool.available(), 1);
         drop(b);
         assert_eq!(pool.available(), 2);
+    }
+
+    #[test]
+    fn the_last_pages_are_for_who_keeps_them_back() {
+        let pool = Pool::new(32, 16);
+        let (reserve, other) = (pool.reserve(3), pool.reserve(9));
+        assert_eq!(pool.available(), 28, "an eighth of all at most");
+        drop(other);
+        let held: Vec<Page> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!((held.len(), pool.available(), pool.used()), (29, 0, 29));
+        let last = [(); 3].map(|()| reserve.alloc());
+        assert!(last.iter().all(Option::is_some) && reserve.alloc().is_none());
+        drop((last, held));
+        drop(reserve);
+        assert_eq!((pool.available(), pool.used()), (32, 0));
     }
 
     #[test]

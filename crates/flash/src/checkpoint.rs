@@ -317,7 +317,7 @@ impl Checkpoints {
         let stamp = self.stamp(pages);
         while self.in_flight < PIECES_IN_FLIGHT && self.next_piece <= map_pieces + block_pieces {
             let index = self.next_piece;
-            let Some(page) = pages.ops.page_zeroed() else {
+            let Some(page) = pages.ops.own_page_zeroed() else {
                 return;
             };
             page.with_mut(|bytes| {
@@ -392,7 +392,7 @@ impl Checkpoints {
 
     #[cold]
     fn write_header(&mut self, pages: &mut Pages, durable: u64) {
-        let Some(page) = pages.ops.page_zeroed() else {
+        let Some(page) = pages.ops.own_page_zeroed() else {
             // Settling goes on: the next round tries again.
             return;
         };

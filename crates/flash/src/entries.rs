@@ -112,7 +112,7 @@ impl Entries {
         if buffer.in_flight || !buffer.dirty || ops.latched() {
             return;
         }
-        let Some(page) = ops.page() else {
+        let Some(page) = ops.own_page() else {
             self.starved = true;
             return;
         };

@@ -8,12 +8,15 @@ use crate::bus::Model;
 use crate::layout::Share;
 use crate::mapping::NONE;
 use crate::nand::NandKind;
-use base::{Duration, Instant, MediaDone, MediaOp, Page, Pool, Slab, Version};
+use base::{Duration, Instant, MediaDone, MediaOp, Page, Pool, Reserve, Slab, Version};
 use core::ops::{Index, IndexMut};
 use std::collections::VecDeque;
 
 /// When to look again for a page after the pool was empty. Ends of other operations are looked at anyway.
 const STARVED_RETRY: Duration = Duration::from_micros(100);
+
+/// Pages that a vSSD keeps back for metadata and moves. A few suffice: each comes back as soon as the medium has it.
+const RESERVE_PAGES: usize = 16;
 
 /// Purpose of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +88,8 @@ pub(crate) struct Ops {
     slab: Slab<Op>,
     events: VecDeque<Event>,
     pool: Pool,
+    /// Of the pool, what the vSSD's own work goes on with when others hold the rest.
+    reserve: Reserve,
     nand: Model,
     now: Instant,
     /// Operations take modelled time.
@@ -103,6 +108,7 @@ impl Ops {
         Self {
             slab: Slab::with_capacity(capacity),
             events: VecDeque::with_capacity(2 * capacity),
+            reserve: pool.reserve(RESERVE_PAGES),
             pool,
             nand,
             now: Instant::ZERO,
@@ -127,16 +133,23 @@ impl Ops {
         self.now = self.now.max(now);
     }
 
-    /// A page of the pool. Without one the vSSD is starved and asks to be ticked.
+    /// A page for a client's data. Without one the vSSD is starved and asks to be ticked.
     pub(crate) fn page(&mut self) -> Option<Page> {
         let page = self.pool.alloc();
         self.starved |= page.is_none();
         page
     }
 
-    /// As [`Ops::page`], of zeros.
-    pub(crate) fn page_zeroed(&mut self) -> Option<Page> {
-        let page = self.pool.alloc_zeroed();
+    /// As [`Ops::page`], for metadata and for what collection moves: by these the pages come back that others hold.
+    pub(crate) fn own_page(&mut self) -> Option<Page> {
+        let page = self.reserve.alloc();
+        self.starved |= page.is_none();
+        page
+    }
+
+    /// As [`Ops::own_page`], of zeros.
+    pub(crate) fn own_page_zeroed(&mut self) -> Option<Page> {
+        let page = self.reserve.alloc_zeroed();
         self.starved |= page.is_none();
         page
     }

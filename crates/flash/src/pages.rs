@@ -128,9 +128,11 @@ impl Pages {
 
     /// Reads `ppn` into a page of the pool; false if the pool has none.
     pub(crate) fn read(&mut self, op: Op, collection: bool) -> bool {
-        let Some(page) = self.ops.page() else {
-            return false;
+        let page = match collection {
+            true => self.ops.own_page(),
+            false => self.ops.page(),
         };
+        let Some(page) = page else { return false };
         let ppn = op.ppn;
         let id = self.ops.insert(op);
         self.ops.model(id, NandKind::Read, ppn, collection);

@@ -143,6 +143,7 @@ pub struct Ssd {
     page_bytes: usize,
     uuid: [u8; 16],
     boot: u32,
+    boot_before: u32,
     generation: u64,
     slot: u32,
     next_instance: u32,
@@ -196,6 +197,7 @@ impl Ssd {
             page_bytes,
             uuid,
             boot: 0,
+            boot_before: 0,
             generation: 0,
             slot: 1,
             next_instance: 1,
@@ -204,13 +206,15 @@ impl Ssd {
         Ok(ssd.store(medium)?)
     }
 
-    /// Opens the newest valid superblock and increments the boot count durably.
+    /// Opens the newest valid superblock, and durably gives this start a number that is higher than that of the one before, and at least
+    /// `boot_min`. With the time in seconds as `boot_min`, no two starts have the same number, not even those of an image that is put back.
     ///
     /// # Errors
     /// Not formatted, formatted with another page size, smaller than when it was formatted, or failing.
-    pub fn open(medium: &mut dyn Device, page_bytes: usize) -> Result<Ssd, OpenError> {
+    pub fn open(medium: &mut dyn Device, page_bytes: usize, boot_min: u32) -> Result<Ssd, OpenError> {
         let (mut ssd, whole) = Self::load(medium, page_bytes)?;
-        ssd.boot += 1;
+        ssd.boot_before = ssd.boot;
+        ssd.boot = boot_min.max(ssd.boot + 1);
         if !whole {
             ssd.next_instance += INSTANCE_SKIP;
         }
@@ -274,9 +278,14 @@ impl Ssd {
         self.uuid
     }
 
-    /// How often it was opened.
+    /// The number of this start.
     pub fn boot(&self) -> u32 {
         self.boot
+    }
+
+    /// The number of the start before; 0 if there was none.
+    pub fn boot_before(&self) -> u32 {
+        self.boot_before
     }
 
     /// The vSSDs, in order of creation.
@@ -478,8 +487,7 @@ impl Ssd {
     pub fn superblock_pages(&mut self) -> Vec<(u64, Vec<u8>)> {
         self.generation += 1;
         self.slot = (self.slot + 1) % SLOTS;
-        let used = HEADER_BYTES + self.vssds.len() * ENTRY_BYTES;
-        let mut bytes = vec![0; used.next_multiple_of(self.page_bytes)];
+        let mut bytes = vec![0; self.superblock_page_count(0) * self.page_bytes];
         self.emit(&mut bytes);
         let start = Layout::super_offset(self.slot);
         let pages = bytes.chunks(self.page_bytes).enumerate();
@@ -488,6 +496,12 @@ impl Ssd {
             .collect();
         pages.rotate_left(1);
         pages
+    }
+
+    /// Pages of a generation of the superblock, with so many vSSDs more.
+    pub fn superblock_page_count(&self, more: usize) -> usize {
+        let used = HEADER_BYTES + (self.vssds.len() + more) * ENTRY_BYTES;
+        used.div_ceil(self.page_bytes)
     }
 
     fn emit(&self, bytes: &mut [u8]) {
@@ -591,6 +605,7 @@ impl Ssd {
             page_bytes,
             uuid: header[16..32].try_into().expect("sixteen bytes"),
             boot: u32_at(header, 52),
+            boot_before: 0,
             generation: u64_at(header, 56),
             slot,
             next_instance: u32_at(header, 64),
@@ -674,11 +689,11 @@ mod tests {
         let refused = Ssd::format(&mut small, GEOMETRY, 128, [8; 16]);
         assert!(matches!(refused, Err(OpenError::TooSmall { .. })));
         assert_eq!(
-            Ssd::open(&mut medium, 4096).err(),
+            Ssd::open(&mut medium, 4096, 0).err(),
             Some(OpenError::OtherPageBytes(128))
         );
         assert_eq!(
-            Ssd::open(&mut vec![0; 1 << 20], 128).err(),
+            Ssd::open(&mut vec![0; 1 << 20], 128, 0).err(),
             Some(OpenError::NotFormatted)
         );
     }
@@ -687,7 +702,7 @@ mod tests {
     fn vssds_and_boots_survive() {
         for page_bytes in [128, 4096] {
             let mut medium = formatted(page_bytes);
-            let mut ssd = Ssd::open(&mut medium, page_bytes).expect("opens");
+            let mut ssd = Ssd::open(&mut medium, page_bytes, 0).expect("opens");
             assert_eq!((ssd.boot(), ssd.free_channels()), (1, 4));
             let first = ssd.create(VssdId(1), 2, 64, vec![1; 256]).expect("fits").clone();
             assert_eq!(first.channels, 0b11);
@@ -705,7 +720,7 @@ mod tests {
             let reborn = ssd.create(VssdId(1), 1, 8, vec![3]).expect("fits").clone();
             assert_ne!(reborn.instance, first.instance);
             store(&mut ssd, &mut medium);
-            let again = Ssd::open(&mut medium, page_bytes).expect("opens");
+            let again = Ssd::open(&mut medium, page_bytes, 0).expect("opens");
             assert_eq!(again.boot(), 2);
             assert_eq!(again.vssds(), ssd.vssds());
             assert_eq!(again.uuid(), [7; 16]);
@@ -713,9 +728,24 @@ mod tests {
     }
 
     #[test]
+    fn an_image_that_is_put_back_gets_another_number_of_its_start() {
+        // bug: it counted on, so two starts of different content had one number, and messages to one counted for the other.
+        let mut medium = formatted(128);
+        let boot = |medium: &mut Vec<u8>, now| {
+            let ssd = Ssd::open(medium, 128, now).expect("opens");
+            (ssd.boot_before(), ssd.boot())
+        };
+        assert_eq!(boot(&mut medium, 1_000), (0, 1_000));
+        let mut image = medium.clone();
+        assert_eq!(boot(&mut medium, 2_000), (1_000, 2_000));
+        assert_eq!(boot(&mut image, 3_000), (1_000, 3_000));
+        assert_eq!(boot(&mut image, 2_999), (3_000, 3_001), "a clock that goes back");
+    }
+
+    #[test]
     fn software_isolated_vssds_share_a_group_and_survive() {
         let mut medium = formatted(128);
-        let mut ssd = Ssd::open(&mut medium, 128).expect("opens");
+        let mut ssd = Ssd::open(&mut medium, 128, 0).expect("opens");
         ssd.create(VssdId(1), 1, 8, vec![]).expect("fits");
         store(&mut ssd, &mut medium);
         assert_eq!(
@@ -740,7 +770,7 @@ mod tests {
             Err(CreateError::Rows { free: 1, .. })
         ));
         store(&mut ssd, &mut medium);
-        let again = Ssd::open(&mut medium, 128).expect("opens");
+        let again = Ssd::open(&mut medium, 128, 0).expect("opens");
         assert_eq!(again.vssds(), ssd.vssds());
         ssd.delete(VssdId(2)).expect("exists");
         let c = ssd
@@ -751,7 +781,7 @@ mod tests {
 
     #[test]
     fn rows_that_are_free_are_counted_where_they_are_neighbours() {
-        let mut ssd = Ssd::open(&mut formatted(128), 128).expect("opens");
+        let mut ssd = Ssd::open(&mut formatted(128), 128, 0).expect("opens");
         assert_eq!(ssd.free_rows(), 2);
         ssd.create_shared(VssdId(1), 4, 1, 8, vec![]).expect("fits");
         assert_eq!((ssd.free_rows(), ssd.free_channels()), (1, 0));
@@ -763,7 +793,7 @@ mod tests {
     #[test]
     fn a_superblock_cut_at_any_sector_leaves_the_older_one() {
         let mut medium = formatted(128);
-        let mut ssd = Ssd::open(&mut medium, 128).expect("opens");
+        let mut ssd = Ssd::open(&mut medium, 128, 0).expect("opens");
         for id in 0..4 {
             ssd.create(VssdId(id), 1, 8, vec![id as u8; 200]).expect("fits");
             let before = medium.clone();
@@ -781,7 +811,7 @@ mod tests {
                 for (at, sector) in &sectors[..cut] {
                     image.write_at(*at, sector).expect("in range");
                 }
-                let reopened = Ssd::open(&mut image, 128).expect("one slot is valid");
+                let reopened = Ssd::open(&mut image, 128, 0).expect("one slot is valid");
                 let count = reopened.vssds().len() as u32;
                 assert!(count == id || count == id + 1);
                 assert!(cut < sectors.len() || count == id + 1);
@@ -801,7 +831,7 @@ mod tests {
     #[test]
     fn any_flipped_bit_of_a_slot_leaves_the_other() {
         let mut medium = formatted(128);
-        let mut ssd = Ssd::open(&mut medium, 128).expect("opens");
+        let mut ssd = Ssd::open(&mut medium, 128, 0).expect("opens");
         ssd.create(VssdId(1), 1, 8, vec![9; 5]).expect("fits");
         ssd.store(&mut medium).expect("in range");
         for byte in 0..HEADER_BYTES + ENTRY_BYTES {

@@ -183,7 +183,7 @@ impl Trims {
 
     /// Programs one record page; false when there is no page to fill.
     fn log_record(&mut self, pages: &mut Pages) -> bool {
-        let Some(page) = pages.ops.page_zeroed() else {
+        let Some(page) = pages.ops.own_page_zeroed() else {
             return false;
         };
         let count = trims_per_record(&pages.share).min(self.pending.len());

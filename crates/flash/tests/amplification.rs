@@ -43,7 +43,7 @@ impl Bare {
         let geometry = geometry(1, 1, blocks, pages);
         let mut medium = vec![0; Ssd::bytes_needed(&geometry, SECTOR_BYTES * 8) as usize];
         Ssd::format(&mut medium, geometry, SECTOR_BYTES * 8, [0; 16]).expect("formats");
-        let mut ssd = Ssd::open(&mut medium, SECTOR_BYTES * 8).expect("opens");
+        let mut ssd = Ssd::open(&mut medium, SECTOR_BYTES * 8, 0).expect("opens");
         let logical = (rho * f64::from(pages) * (f64::from(blocks) - kept)).round() as u32;
         let entry = ssd.create(base::VssdId(1), 1, logical, vec![]).expect("fits");
         let mut config = VssdConfig::new(entry, &geometry, SECTOR_BYTES * 8);

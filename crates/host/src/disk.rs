@@ -98,7 +98,7 @@ impl DiskEntry {
     /// # Errors
     /// The medium is not formatted, or another's; the size is not the disk's, or too large.
     pub fn open(medium: &mut dyn Device, size_bytes: Option<u64>) -> Result<Self, DiskError> {
-        let mut ssd = Ssd::open(medium, PAGE_BYTES)?;
+        let mut ssd = Ssd::open(medium, PAGE_BYTES, 0)?;
         match ssd.vssds() {
             [] => {
                 let geometry = *ssd.geometry();

@@ -536,7 +536,7 @@ fn a_disk_keeps_its_size_and_a_node_keeps_its_medium() {
     let too_large = DiskEntry::open(&mut fresh(GEOMETRY), Some(1 << 30));
     assert!(matches!(too_large, Err(DiskError::Create(_))));
     let mut image = fresh(GEOMETRY);
-    let mut ssd = Ssd::open(&mut image, PAGE_BYTES).expect("formatted");
+    let mut ssd = Ssd::open(&mut image, PAGE_BYTES, 0).expect("formatted");
     ssd.create(base::VssdId(9), 1, 100, b"replicas".to_vec())
         .expect("it fits");
     ssd.store(&mut image).expect("inside");

@@ -62,6 +62,8 @@ pub(crate) enum Ask {
 pub(crate) struct CatchUp {
     peers: Vec<Progress>,
     asks: VecDeque<Ask>,
+    /// Something came since it was asked last.
+    advanced: bool,
 }
 
 impl CatchUp {
@@ -69,6 +71,7 @@ impl CatchUp {
         Self {
             peers: (0..peers).map(|_| Progress::default()).collect(),
             asks: VecDeque::new(),
+            advanced: false,
         }
     }
 
@@ -97,11 +100,13 @@ impl CatchUp {
     pub(crate) fn step(&mut self, store: &impl Store, is_decided: impl Fn(Lpn) -> bool) -> bool {
         for peer in 0..self.peers.len() {
             let progress = &mut self.peers[peer];
+            let before = progress.wanted.len();
             progress.wanted.retain(|&(lpn, wanted)| match wanted {
                 Wanted::Pulled(least) => store.newest(lpn) < least,
                 Wanted::Replayed { started } => !(started && is_decided(lpn)),
                 Wanted::Overruled(ours) => store.newest(lpn) <= ours,
             });
+            self.advanced |= progress.wanted.len() < before;
             if progress.done || progress.asked || !progress.wanted.is_empty() {
                 continue;
             }
@@ -116,8 +121,12 @@ impl CatchUp {
         self.peers.iter().all(|progress| progress.done)
     }
 
-    /// Asks again for everything that was not answered.
-    pub(crate) fn resend(&mut self, store: &impl Store) {
+    /// Asks again for everything that was not answered. Not while answers come: then peers are at it, and copies of what they are at
+    /// would only delay them. True if it asks.
+    pub(crate) fn resend(&mut self, store: &impl Store) -> bool {
+        if core::mem::take(&mut self.advanced) {
+            return false;
+        }
         for peer in 0..self.peers.len() {
             if self.peers[peer].asked {
                 self.ask(peer, store);
@@ -129,6 +138,7 @@ impl CatchUp {
                 Wanted::Replayed { .. } => None,
             }));
         }
+        true
     }
 
     fn ask(&mut self, peer: usize, store: &impl Store) {
@@ -157,6 +167,7 @@ impl CatchUp {
             return false;
         }
         progress.asked = false;
+        self.advanced = true;
         progress.covered = u32::from(u16::from_be_bytes(*covered));
         for difference in differences.chunks_exact(DIFFERENCE_BYTES) {
             let offset = u16::from_be_bytes([difference[0], difference[1]]);

@@ -243,8 +243,11 @@ impl Config {
 pub struct NodeStatus {
     /// The node's number.
     pub node: u8,
-    /// Starts of the node.
+    /// The number of the node's start, higher than any before: seconds since 1970.
     pub boot: u32,
+    /// That of the start before, by the node's medium.
+    #[serde(default)]
+    pub boot_before: Option<u32>,
     /// Channels of its SSD.
     pub channels: u32,
     /// Channels that no vSSD has.

@@ -2,19 +2,17 @@
 //! how far back its oldest unanswered one lies; a server remembers the outcomes from there on, so that a request
 //! that arrives twice is executed once, however late the copy.
 //!
-//! One requester at a time may change a vSSD: the one with the highest session. Whatever others with a lower one have
-//! sent is refused, wherever they are ([`Dedup::fence`]).
+//! One requester at a time may change a vSSD: the first one of the highest session. Whatever the others have sent is
+//! refused, wherever it is ([`Dedup::fence`]).
 //!
-//! Memory is bounded: a window of [`WINDOW`] requests for each of at most [`SOURCES_MAX`] requesters. A restart of
-//! the server forgets the window; the membership epoch, which a restart changes, then refuses the old copies.
+//! Memory is bounded: a window of [`WINDOW`] requests. A restart of the server forgets the window; the membership epoch,
+//! which a restart changes, then refuses the old copies.
 
 use base::Addr;
 use wire::rack::Code;
 
 /// Requests a requester may have unanswered on one vSSD; it must not send more.
 pub const WINDOW: u64 = 1024;
-/// Requesters remembered for one vSSD; the one heard of longest ago is forgotten for the next.
-pub const SOURCES_MAX: usize = 16;
 
 /// Verdict on an arriving request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +25,7 @@ pub enum Admit {
     Done(Code),
     /// It is older than anything its requester waits for, or outside the window.
     Old,
-    /// A requester with a higher session has taken over.
+    /// Another requester, or a later start of this one, has the vSSD.
     Superseded,
 }
 
@@ -38,55 +36,41 @@ enum Outcome {
     Done(Code),
 }
 
+/// The window of one vSSD's requester.
 #[derive(Debug)]
-struct Source {
-    addr: Addr,
-    session: u32,
+pub struct Dedup {
+    requester: Option<(Addr, u32)>,
     floor: u64,
-    heard: u64,
     outcomes: Box<[Outcome]>,
 }
 
-/// The windows of one vSSD's requesters.
-#[derive(Debug, Default)]
-pub struct Dedup {
-    sources: Vec<Source>,
-    clock: u64,
-    /// The highest session heard of.
-    newest: u32,
-}
-
 impl Dedup {
-    /// Of a vSSD whose last requester is known to have had this session.
-    pub fn after(session: u32) -> Self {
+    /// Of a vSSD whose last requester is known to have had this address and session.
+    pub fn after(requester: Option<(Addr, u32)>) -> Self {
         Self {
-            newest: session,
-            ..Self::default()
+            requester,
+            floor: 0,
+            outcomes: vec![Outcome::Unknown; WINDOW as usize].into_boxed_slice(),
         }
     }
 
     /// Decides about request number `request` of `addr`'s incarnation `session`, whose oldest unanswered request is
     /// `floor` (at most `request`).
     pub fn admit(&mut self, addr: Addr, session: u32, request: u64, floor: u64) -> Admit {
-        if session < self.newest {
+        if !self.fence(addr, session) {
             return Admit::Superseded;
         }
-        self.newest = session;
-        self.clock += 1;
-        let clock = self.clock;
-        let source = self.source(addr, session);
-        source.heard = clock;
-        if request < source.floor || request >= floor.max(source.floor) + WINDOW {
+        if request < self.floor || request >= floor.max(self.floor) + WINDOW {
             return Admit::Old;
         }
-        if floor > source.floor {
-            let passed = (floor - source.floor).min(WINDOW);
+        if floor > self.floor {
+            let passed = (floor - self.floor).min(WINDOW);
             for number in floor - passed..floor {
-                source.outcomes[(number % WINDOW) as usize] = Outcome::Unknown;
+                self.outcomes[(number % WINDOW) as usize] = Outcome::Unknown;
             }
-            source.floor = floor;
+            self.floor = floor;
         }
-        let outcome = &mut source.outcomes[(request % WINDOW) as usize];
+        let outcome = &mut self.outcomes[(request % WINDOW) as usize];
         match *outcome {
             Outcome::Unknown => {
                 *outcome = Outcome::InProgress;
@@ -97,16 +81,24 @@ impl Dedup {
         }
     }
 
-    /// A requester says that it has started, or has taken over: requests with a lower session are not admitted any more.
-    /// False if it is itself superseded.
-    pub fn fence(&mut self, session: u32) -> bool {
-        self.newest = self.newest.max(session);
-        self.is_current(session)
+    /// A requester says that it has started, or has taken over: what others have sent is not admitted any more. False if
+    /// another one has the vSSD.
+    pub fn fence(&mut self, addr: Addr, session: u32) -> bool {
+        if !self.is_current(addr, session) {
+            return false;
+        }
+        if self.requester != Some((addr, session)) {
+            self.requester = Some((addr, session));
+            self.floor = 0;
+            self.outcomes.fill(Outcome::Unknown);
+        }
+        true
     }
 
-    /// True if no higher session is known.
-    pub fn is_current(&self, session: u32) -> bool {
-        session >= self.newest
+    /// True if no other requester is known to have the vSSD.
+    pub fn is_current(&self, addr: Addr, session: u32) -> bool {
+        self.requester
+            .is_none_or(|known| session > known.1 || known == (addr, session))
     }
 
     /// Remembers how a request ended.
@@ -120,49 +112,10 @@ impl Dedup {
     }
 
     fn settle(&mut self, addr: Addr, session: u32, request: u64, outcome: Outcome) {
-        let known = self
-            .sources
-            .iter_mut()
-            .find(|source| source.addr == addr && source.session == session);
-        if let Some(source) = known
-            && (source.floor..source.floor + WINDOW).contains(&request)
-        {
-            source.outcomes[(request % WINDOW) as usize] = outcome;
+        let is_remembered = (self.floor..self.floor + WINDOW).contains(&request);
+        if is_remembered && self.requester == Some((addr, session)) {
+            self.outcomes[(request % WINDOW) as usize] = outcome;
         }
-    }
-
-    fn source(&mut self, addr: Addr, session: u32) -> &mut Source {
-        let index = self
-            .sources
-            .iter()
-            .position(|source| source.addr == addr)
-            .unwrap_or_else(|| self.admit_source(addr));
-        let source = &mut self.sources[index];
-        if session > source.session {
-            source.session = session;
-            source.floor = 0;
-            source.outcomes.fill(Outcome::Unknown);
-        }
-        source
-    }
-
-    fn admit_source(&mut self, addr: Addr) -> usize {
-        let fresh = Source {
-            addr,
-            session: 0,
-            floor: 0,
-            heard: 0,
-            outcomes: vec![Outcome::Unknown; WINDOW as usize].into_boxed_slice(),
-        };
-        if self.sources.len() < SOURCES_MAX {
-            self.sources.push(fresh);
-            return self.sources.len() - 1;
-        }
-        let oldest = (0..SOURCES_MAX)
-            .min_by_key(|&i| self.sources[i].heard)
-            .expect("SOURCES_MAX is not 0");
-        self.sources[oldest] = fresh;
-        oldest
     }
 }
 
@@ -171,10 +124,11 @@ mod tests {
     use super::*;
 
     const A: Addr = Addr::new([10, 0, 0, 1], 1);
+    const B: Addr = Addr::new([10, 0, 0, 2], 1);
 
     #[test]
     fn a_request_is_executed_once_and_answered_again() {
-        let mut dedup = Dedup::default();
+        let mut dedup = Dedup::after(None);
         assert_eq!(dedup.admit(A, 1, 5, 5), Admit::New);
         assert_eq!(dedup.admit(A, 1, 5, 5), Admit::InProgress);
         dedup.finish(A, 1, 5, Code::SoftOrOk);
@@ -183,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_copy_from_before_the_floor_is_ignored() {
-        let mut dedup = Dedup::default();
+        let mut dedup = Dedup::after(None);
         assert_eq!(dedup.admit(A, 1, 5, 5), Admit::New);
         dedup.finish(A, 1, 5, Code::SoftOrOk);
         assert_eq!(dedup.admit(A, 1, 6, 6), Admit::New);
@@ -192,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_earlier_incarnation_is_ignored_and_a_later_one_starts_afresh() {
-        let mut dedup = Dedup::default();
+        let mut dedup = Dedup::after(None);
         assert_eq!(dedup.admit(A, 2, 1, 1), Admit::New);
         assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Superseded);
         assert_eq!(dedup.admit(A, 3, 1, 1), Admit::New);
@@ -200,30 +154,41 @@ mod tests {
 
     #[test]
     fn a_fence_shuts_an_earlier_incarnation_out() {
-        let mut dedup = Dedup::default();
+        let mut dedup = Dedup::after(None);
         assert_eq!(dedup.admit(A, 1, 1, 1), Admit::New);
-        assert!(dedup.fence(2));
-        assert!(!dedup.is_current(1) && dedup.is_current(2));
+        assert!(dedup.fence(A, 2));
+        assert!(!dedup.is_current(A, 1) && dedup.is_current(A, 2));
         assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Superseded);
     }
 
     #[test]
     fn one_that_takes_over_shuts_the_others_out_for_good() {
-        let b = Addr::new([10, 0, 0, 2], 1);
-        let mut dedup = Dedup::default();
+        let mut dedup = Dedup::after(None);
         assert_eq!(dedup.admit(A, 1, 1, 1), Admit::New);
-        assert!(dedup.fence(2));
-        assert_eq!(dedup.admit(b, 2, 1, 1), Admit::New);
-        assert!(!dedup.fence(1), "the first one opens it again");
+        assert!(dedup.fence(B, 2));
+        assert_eq!(dedup.admit(B, 2, 1, 1), Admit::New);
+        assert!(!dedup.fence(A, 1), "the first one opens it again");
         assert_eq!(dedup.admit(A, 1, 2, 2), Admit::Superseded);
-        let mut restarted = Dedup::after(2);
+        let mut restarted = Dedup::after(Some((B, 2)));
         assert_eq!(restarted.admit(A, 1, 2, 2), Admit::Superseded);
-        assert_eq!(restarted.admit(b, 2, 2, 2), Admit::New);
+        assert_eq!(restarted.admit(B, 2, 2, 2), Admit::New);
+    }
+
+    #[test]
+    fn of_two_with_the_same_session_the_first_one_has_the_vssd() {
+        // bug: a registry that fell back can give one session to two gateways, and both changed the vSSD.
+        let mut dedup = Dedup::after(None);
+        assert!(dedup.fence(A, 2));
+        assert!(!dedup.fence(B, 2));
+        assert_eq!(dedup.admit(B, 2, 1, 1), Admit::Superseded);
+        assert_eq!(dedup.admit(A, 2, 1, 1), Admit::New);
+        let mut restarted = Dedup::after(Some((A, 2)));
+        assert!(!restarted.fence(B, 2));
     }
 
     #[test]
     fn the_window_slides_over_reused_slots() {
-        let mut dedup = Dedup::default();
+        let mut dedup = Dedup::after(None);
         for request in 1..5 * WINDOW {
             assert_eq!(
                 dedup.admit(A, 1, request, request.saturating_sub(3).max(1)),

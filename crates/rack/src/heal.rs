@@ -244,9 +244,10 @@ impl Heal {
         self.forget_removed(records);
         self.look(now, records);
         let mut next = records.clone();
+        // First, as the gateway tells of changes that are in the records, and of none that begins now.
+        self.settle(now, &mut next, state);
         self.expel(now, &mut next);
         self.forget_lost(now, &mut next);
-        self.settle(now, records, &mut next, state);
         let mut rooms = self.rooms(now, &next);
         self.join(now, &mut next, &mut rooms);
         self.move_members(now, &mut next, &mut rooms);
@@ -265,15 +266,17 @@ impl Heal {
     fn look(&mut self, now: Instant, records: &Snapshot) {
         let mut lost = BTreeMap::new();
         for set in sets(records).map(|(_, _, set)| set) {
-            let own_cause = |vssd: u32, node: u8| {
-                let joins = set.joining.is_some_and(|joining| joining.vssd == vssd);
-                let is_past = !joins && set.wanted() > 1 && self.is_past(node, records);
-                let cause = self.cause(now, vssd, node, joins);
-                cause.or(is_past.then_some(Cause::Past))
-            };
-            let unheard = self.unheard(set, |vssd, node| own_cause(vssd, node).is_none());
-            for (vssd, node) in set.vssds() {
-                let cause = own_cause(vssd.0, node.0);
+            let causes: Vec<(VssdId, NodeId, Option<Cause>)> = set
+                .vssds()
+                .map(|(vssd, node)| (vssd, node, self.own_cause(now, records, set, vssd, node)))
+                .collect();
+            let sound: Vec<(u32, u8)> = causes
+                .iter()
+                .filter(|(.., cause)| cause.is_none())
+                .map(|(vssd, node, _)| (vssd.0, node.0))
+                .collect();
+            let unheard = self.unheard(set, &sound);
+            for (vssd, node, cause) in causes {
                 let cause = cause.or((unheard == Some(vssd.0)).then_some(Cause::Unheard));
                 let Some(cause) = cause else { continue };
                 let seen = self.seen(now, cause, set, node.0);
@@ -319,17 +322,34 @@ impl Heal {
         (!joins && !roll.here.contains(&vssd)).then_some(Cause::Missing)
     }
 
-    /// True if a node that answers counts fewer starts than the records.
+    /// True if the medium of a node that answers has not seen the start that the records have: it is an image of the past.
     fn is_past(&self, node: u8, records: &Snapshot) -> bool {
         let known = self.nodes.get(&node).filter(|known| known.roll().is_some());
-        let boots = records.boots.get(&node);
-        known.is_some_and(|known| boots.is_some_and(|boots| known.status.boot < *boots))
+        let (Some(known), Some(&boot)) = (known, records.boots.get(&node)) else {
+            return false;
+        };
+        let status = &known.status;
+        status.boot < boot || status.boot > boot && status.boot_before.is_some_and(|before| before < boot)
     }
 
-    /// The member that most others do not hear, or that hears most others not, though all are there: that one which is lost
-    /// anyway is not heard says nothing of those that do not hear it.
-    fn unheard(&self, set: &SetRecord, is_there: impl Fn(u32, u8) -> bool) -> Option<u32> {
-        let members: Vec<(u32, u8)> = set.vssds().map(|(vssd, node)| (vssd.0, node.0)).collect();
+    /// What a member is lost for, whatever the others hear.
+    fn own_cause(
+        &self,
+        now: Instant,
+        records: &Snapshot,
+        set: &SetRecord,
+        vssd: VssdId,
+        node: NodeId,
+    ) -> Option<Cause> {
+        let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
+        let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
+        let cause = self.cause(now, vssd.0, node.0, joins);
+        cause.or(is_past.then_some(Cause::Past))
+    }
+
+    /// Of the members that are not lost themselves: the one that most others do not hear, or that hears most others not. Who does not hear
+    /// a lost one is not to blame.
+    fn unheard(&self, set: &SetRecord, members: &[(u32, u8)]) -> Option<u32> {
         let mut counts: Vec<u32> = vec![0; members.len()];
         let place = |of: u32| members.iter().position(|(vssd, _)| *vssd == of);
         // One that joins hears nobody before the others know of it.
@@ -339,9 +359,6 @@ impl Heal {
             for (_, peer) in roll.unheard.iter().filter(|(of, _)| of == vssd) {
                 if let (Some(one), Some(other)) = (place(*vssd), place(*peer))
                     && self.roll(members[other].1).is_some()
-                    && [one, other]
-                        .into_iter()
-                        .all(|at| is_there(members[at].0, members[at].1))
                 {
                     counts[one] += 1;
                     counts[other] += 1;
@@ -474,23 +491,11 @@ impl Heal {
         self.joining.remove(&vssd);
     }
 
-    /// Takes note of what sets have done. A set whose record was changed just now has done nothing of that yet: what is
-    /// told of it is from before.
-    fn settle(
-        &mut self,
-        now: Instant,
-        records: &Snapshot,
-        next: &mut Snapshot,
-        state: impl Fn(VolumeId, usize) -> ChangeState,
-    ) {
-        let found: Vec<_> = sets(records)
-            .map(|(volume, index, set)| (volume, index, set.generation))
-            .collect();
-        for (volume, index, generation) in found {
+    /// Takes note of what sets have done.
+    fn settle(&mut self, now: Instant, next: &mut Snapshot, state: impl Fn(VolumeId, usize) -> ChangeState) {
+        let found: Vec<(VolumeId, usize)> = sets(next).map(|(volume, index, _)| (volume, index)).collect();
+        for (volume, index) in found {
             let set = set_mut(next, volume.0, index);
-            if set.generation != generation {
-                continue;
-            }
             if set.expelling.is_some() && state(volume, index) == ChangeState::Done {
                 (set.expelling, set.leaving) = (None, None);
             }
@@ -651,12 +656,12 @@ impl Heal {
             if !next.has_node(id) {
                 continue;
             }
-            let known = next.boots.get(&id).copied().unwrap_or(0);
+            let is_past = self.is_past(id, next);
             let holds = sets(next).any(|(_, _, set)| {
                 let mut replicas = set.replicas.iter();
                 set.wanted() > 1 && replicas.any(|replica| replica.node == id)
             });
-            if boot > known || boot < known && (is_restored || !holds) {
+            if !is_past || is_restored || !holds {
                 next.boots.insert(id, boot);
             }
         }

@@ -33,7 +33,7 @@ pub struct Incarnation {
     pub vssd: VssdId,
     /// Its node.
     pub node: NodeId,
-    /// Starts of the node.
+    /// The number of its node's start.
     pub boot: u32,
 }
 

@@ -16,7 +16,7 @@
 //! does not wait for one. (With more members, or with data that is to be on media first, it cannot know.)
 //!
 //! Membership: who the members are has a generation ([`Membership`]), and each member has incarnations. The epoch is a
-//! hash of the generation and of all members' boot counts; messages of another epoch are ignored, so nothing sent to or
+//! hash of the generation and of the numbers of all members' starts; messages of another epoch are ignored, so nothing sent to or
 //! by an earlier incarnation, or under an earlier membership, has an effect. A member that starts, or is new, is `Joining`
 //! ([`crate::catchup`]): it takes part in writes, but serves clients only when it holds everything its peers hold. A
 //! member is taken out in three steps, in this order: it is deleted, so that it serves nobody any more; the others learn
@@ -41,7 +41,7 @@ use base::event::Kind;
 use base::limits::SECTORS_PER_PAGE;
 use base::time::earliest;
 use base::{Duration, Instant, Lpn, Map, Page, Slab, Version, VssdId};
-use key::{Key, State};
+use key::{HELD_FOR, Key, State};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -55,14 +55,18 @@ pub const REPLAY_AFTER: Duration = Duration::from_millis(160);
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// How often unfinished pages are looked through.
 const SCAN_EVERY: Duration = Duration::from_millis(20);
-/// A starting member greets its peers this often until it serves.
+/// A starting member greets its peers this often, and asks for what it lacks, until it serves.
 const HELLO_EVERY: Duration = Duration::from_millis(20);
+/// While nothing comes it does so ever later, up to so many doublings.
+const HELLO_DOUBLINGS_MAX: u8 = 3;
 
 #[derive(Debug)]
 struct Peer {
     member: Member,
     boot: Option<u32>,
     serving: Option<u32>,
+    /// When it answered something last.
+    heard_at: Instant,
     /// It was told that the peer answers nothing.
     lost: bool,
 }
@@ -73,6 +77,7 @@ impl Peer {
             member,
             boot: None,
             serving: None,
+            heard_at: Instant::ZERO,
             lost: false,
         }
     }
@@ -102,6 +107,8 @@ pub struct Replica {
     effects: VecDeque<Effect>,
     scan_at: Option<Instant>,
     hello_at: Option<Instant>,
+    /// How often it has greeted and asked in vain since something came, as far as that matters.
+    in_vain: u8,
     /// Since when it greets peers that it does not know.
     greets_since: Instant,
 }
@@ -136,6 +143,7 @@ impl Replica {
             effects: VecDeque::new(),
             scan_at: None,
             hello_at: Some(now),
+            in_vain: 0,
             greets_since: now,
         };
         replica.form_epoch(now);
@@ -215,7 +223,7 @@ impl Replica {
         if !self.serving {
             self.epoch = None;
         }
-        self.hello_at = Some(now);
+        (self.hello_at, self.in_vain) = (Some(now), 0);
         self.form_epoch(now);
         if self.peers.is_empty() {
             self.start_serving();
@@ -331,17 +339,11 @@ impl Replica {
                 .push_back(Effect::Persist(Persist::Own { lpn, version }));
         }
         let slot = self.insert(Key {
-            lpn,
             state: State::Write,
-            data: cached,
             origin: Some(header),
-            durable,
             own_persisted: !durable,
-            failure: None,
             pending: self.all_peers(),
-            since: now,
-            sent_at: now,
-            waiters: VecDeque::new(),
+            ..Key::invalid(now, lpn, cached, durable)
         });
         self.broadcast(slot);
     }
@@ -359,11 +361,11 @@ impl Replica {
         }
     }
 
-    /// Sends the key's value to every peer that has not acknowledged it.
+    /// Sends the key's value to every peer that has neither acknowledged it nor said that it has it.
     fn broadcast(&mut self, slot: u32) {
         let key = &self.keys[slot];
         for (index, peer) in self.peers.iter().enumerate() {
-            if key.pending & 1 << index == 0 {
+            if key.awaited() & 1 << index == 0 {
                 continue;
             }
             let mut header = self.to_peer(Op::Inv, &peer.member, key.lpn);
@@ -417,9 +419,11 @@ impl Replica {
             // It waited for room, and its sender is no member any more.
             return None;
         }
-        let answers = header.op == Op::Ack || header.has(flags::REPLY);
-        if answers && self.peers[peer].lost {
-            self.note_back(peer);
+        if matches!(header.op, Op::Ack | Op::Held) || header.has(flags::REPLY) {
+            self.peers[peer].heard_at = now;
+            if self.peers[peer].lost {
+                self.note_back(peer);
+            }
         }
         if header.op == Op::Hello {
             self.receive_hello(now, peer, &packet);
@@ -432,6 +436,7 @@ impl Replica {
         match header.op {
             Op::Inv => return self.receive_inv(now, peer, packet, store),
             Op::Ack => self.receive_ack(peer, &header),
+            Op::Held => self.receive_held(now, peer, &header),
             Op::Val => self.validate(lpn, header.version),
             Op::Digest if header.has(flags::REPLY) => self.receive_digest_reply(peer, &packet, store),
             Op::Digest => self.receive_digest(peer, &packet, store),
@@ -514,16 +519,15 @@ impl Replica {
         let key = &mut self.keys[slot];
         key.data = data;
         key.since = now;
-        key.sent_at = now;
         if key.origin.is_some() {
             key.state = State::Replay;
-            key.pending = all;
+            key.restart(now, all);
             self.broadcast(slot);
         } else if decided {
             self.release(slot);
         } else {
             key.state = State::Invalid;
-            key.pending = 0;
+            key.restart(now, 0);
         }
     }
 
@@ -591,6 +595,28 @@ impl Replica {
             key.failure = Some(header.code);
         }
         self.settle(slot);
+    }
+
+    /// A peer has the value, and no room for it yet.
+    fn receive_held(&mut self, now: Instant, peer: usize, header: &Header) {
+        // It need say nothing more for so long.
+        self.peers[peer].heard_at = now + HELD_FOR;
+        let Some(slot) = self.slot(lpn_of(header)) else {
+            return;
+        };
+        let key = &mut self.keys[slot];
+        if key.data.version == header.version {
+            key.hold(now, peer);
+        }
+    }
+
+    /// A value that [`receive`](Replica::receive) gave back waits for room: its sender need not send it again.
+    pub fn tell_held(&mut self, peer: usize, inv: &Header) {
+        if peer < self.peers.len() {
+            let mut header = self.to_peer(Op::Held, &self.peers[peer].member, lpn_of(inv));
+            header.version = inv.version;
+            self.effects.push_back(Effect::Send(Packet::bare(header)));
+        }
     }
 
     /// Rule 5: when all have it, validate and answer.
@@ -714,8 +740,7 @@ impl Replica {
         let all = self.all_peers();
         let key = &mut self.keys[slot];
         key.state = State::Replay;
-        key.pending = all;
-        key.sent_at = now;
+        key.restart(now, all);
         if all == 0 {
             self.settle(slot);
         } else {
@@ -867,8 +892,7 @@ impl Replica {
                 continue;
             };
             if key.state != State::Invalid {
-                key.pending = all;
-                key.sent_at = now;
+                key.restart(now, all);
                 self.broadcast(slot);
                 if all == 0 {
                     self.settle(slot);
@@ -913,7 +937,6 @@ impl Replica {
             }
         }
         if self.hello_at.is_some_and(|at| now >= at) {
-            self.hello_at = (!self.serving).then_some(now + HELLO_EVERY);
             for peer in 0..self.peers.len() {
                 let hello = self.hello(peer, false);
                 self.effects.push_back(hello);
@@ -921,10 +944,13 @@ impl Replica {
                     self.note_silence(peer, now.since(self.greets_since));
                 }
             }
-            if !self.serving && self.epoch.is_some() {
-                self.catch_up.resend(store);
-                self.send_asks();
-            }
+            let advances = !self.serving && self.epoch.is_some() && !self.catch_up.resend(store);
+            self.in_vain = match advances {
+                true => 0,
+                false => HELLO_DOUBLINGS_MAX.min(self.in_vain + 1),
+            };
+            self.hello_at = (!self.serving).then(|| now + HELLO_EVERY * (1 << (self.in_vain.max(1) - 1)));
+            self.send_asks();
         }
         if self.scan_at.is_some_and(|at| now >= at) {
             self.scan(now);
@@ -958,13 +984,12 @@ impl Replica {
             };
             match key.state {
                 State::Invalid if now.since(key.since) >= REPLAY_AFTER => self.replay(now, slot),
-                State::Write | State::Replay if now.since(key.sent_at) >= RESEND_AFTER => {
-                    key.sent_at = now;
-                    let (pending, waited) = (key.pending, now.since(key.since));
-                    for peer in 0..self.peers.len() {
-                        if pending & 1 << peer != 0 {
-                            self.note_silence(peer, waited);
-                        }
+                State::Write | State::Replay if key.is_due(now) => {
+                    let (silent, since) = (key.awaited(), key.since);
+                    key.resend(now);
+                    for peer in (0..self.peers.len()).filter(|peer| silent & 1 << peer != 0) {
+                        let since = since.max(self.peers[peer].heard_at);
+                        self.note_silence(peer, now.since(since));
                     }
                     self.broadcast(slot);
                 }

@@ -3,6 +3,7 @@
 //! The checks know nothing of the protocol: per page, a read must return the last completed write or one that was
 //! under way, and never an older value than an earlier read; after the faults stop, all replicas serve and agree.
 
+use base::event::Kind;
 use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Pool, Rng, Version, VssdId};
 use rack::cache::{Cached, Store};
 use rack::membership::{Incarnation, Member, Membership};
@@ -18,6 +19,8 @@ struct Memory {
     durable: Map<u32, Cached>,
     /// Pages whose data of this version is damaged here.
     lost: Map<u32, Version>,
+    /// It takes no page more.
+    full: bool,
 }
 
 impl Store for Memory {
@@ -27,7 +30,7 @@ impl Store for Memory {
         self.volatile.get(&lpn.0).map_or(lost, version).max(lost)
     }
     fn has_room(&self, _lpn: Lpn) -> bool {
-        true
+        !self.full
     }
     fn put(&mut self, _now: Instant, lpn: Lpn, data: Cached) {
         assert!(data.version >= self.newest(lpn));
@@ -63,6 +66,8 @@ struct Server {
     replica: Replica,
     store: Memory,
     boot: u32,
+    /// Of peers, by their place, what waits for room.
+    backlog: Vec<(usize, Packet)>,
 }
 
 /// The clients' knowledge of one page: values are write numbers, which grow.
@@ -124,6 +129,7 @@ impl World {
             replica: replica(now, index, 1, count),
             store: Memory::default(),
             boot: 1,
+            backlog: Vec::new(),
         };
         Self {
             rng: Rng::new(seed),
@@ -194,13 +200,27 @@ impl World {
         }
         let server = &mut self.servers[to];
         let peer = server.replica.peer_of(&packet.header).expect("only peers send");
-        assert!(
-            server
-                .replica
-                .receive(self.now, peer, packet, &mut server.store)
-                .is_none()
-        );
+        self.take(to, peer, packet);
+    }
+
+    /// A server takes a packet, or lets it wait for room.
+    fn take(&mut self, to: usize, peer: usize, packet: Packet) {
+        let server = &mut self.servers[to];
+        if let Some(packet) = server.replica.receive(self.now, peer, packet, &mut server.store) {
+            assert!(server.store.full, "it waits for room");
+            server.replica.tell_held(peer, &packet.header);
+            server.backlog.push((peer, packet));
+        }
         self.drain(to);
+    }
+
+    fn set_full(&mut self, index: usize, full: bool) {
+        self.servers[index].store.full = full;
+        if !full {
+            for (peer, packet) in core::mem::take(&mut self.servers[index].backlog) {
+                self.take(index, peer, packet);
+            }
+        }
     }
 
     /// A write at the primary, carrying its number as checksum.
@@ -209,7 +229,7 @@ impl World {
         let server = &mut self.servers[0];
         let page = &mut self.pages[lpn as usize];
         let ready = server.replica.is_serving() && server.replica.readiness(Lpn(lpn)) == Readiness::Ready;
-        if !ready || page.pending {
+        if !ready || page.pending || server.store.full {
             return;
         }
         page.issued += 1;
@@ -276,6 +296,7 @@ impl World {
         let server = &mut self.servers[index];
         server.boot += 1;
         server.store.crash();
+        server.backlog.clear();
         server.replica = replica(self.now, index, server.boot, count);
         if index == 0 {
             // Its clients ask again; what was under way may or may not have happened.
@@ -330,6 +351,10 @@ impl World {
                 );
                 self.servers[index as usize].store.persist(lpn as u32);
             }
+            98 if self.rng.chance(0.5) => {
+                let index = self.rng.below(self.servers.len() as u64) as usize;
+                self.set_full(index, !self.servers[index].store.full);
+            }
             98 if self.faults => self.crash(),
             _ if self.faults && self.rng.chance(0.05) => self.power_loss(),
             _ => {}
@@ -338,6 +363,9 @@ impl World {
 
     fn settle(&mut self) {
         self.faults = false;
+        for index in 0..self.servers.len() {
+            self.set_full(index, false);
+        }
         for _ in 0..400 {
             self.now += Duration::from_millis(10);
             for index in 0..self.servers.len() {
@@ -474,4 +502,41 @@ fn peers_that_move_are_found_whatever_their_order() {
         }
     }
     assert_eq!(hellos, 2);
+}
+
+/// bug: a write that waited for room at a follower was sent again every 40 ms with its page, and the follower counted as lost after a
+/// second. cause: it said nothing. fix: it says that it has the write, and who resends waits ever longer.
+#[test]
+fn who_waits_for_room_says_so_and_is_not_sent_the_page_again() {
+    for says_so in [false, true] {
+        let mut world = World::new(1, 2);
+        world.settle();
+        world.set_full(1, true);
+        while world.pages.iter().all(|page| !page.pending) {
+            world.write();
+        }
+        let (to, inv) = world.wire.pop().expect("the follower is sent the write");
+        if says_so {
+            world.take(to, 0, inv);
+            while !world.wire.is_empty() {
+                world.deliver();
+            }
+        }
+        let (mut sent, mut lost) = (0, 0);
+        for _ in 0..95 {
+            world.now += Duration::from_millis(20);
+            let server = &mut world.servers[0];
+            server.replica.tick(world.now, &server.store);
+            while let Some(effect) = server.replica.poll() {
+                match effect {
+                    Effect::Send(packet) => sent += u32::from(packet.header.op == Op::Inv),
+                    Effect::Event(Kind::MemberLost { .. }) => lost += 1,
+                    _ => {}
+                }
+            }
+        }
+        // After 40, 120, 280 ms, and so on by 160 ms; who has the page is sent it again after its word has aged.
+        let expected = if says_so { (6, 0) } else { (13, 1) };
+        assert_eq!((sent, lost), expected, "says so: {says_so}");
+    }
 }

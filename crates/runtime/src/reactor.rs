@@ -298,8 +298,7 @@ impl Reactor {
     fn ask(&mut self, timeout: Option<Duration>) -> bool {
         let sleeps = timeout.is_none_or(|timeout| !timeout.is_zero());
         if sleeps {
-            let held = self.pool.capacity() - self.pool.available();
-            self.counters.pages_held.set(held as u64);
+            self.counters.pages_held.set(self.pool.used() as u64);
             self.counters.sleeps.bump();
         } else {
             self.counters.polls.bump();

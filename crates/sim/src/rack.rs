@@ -430,6 +430,8 @@ impl RackFleet {
             Ssd::format(medium, self.options.geometry, pool.page_bytes(), uuid).map_err(|e| e.to_string())?;
         }
         let config = NodeConfig {
+            // As in production, where it is the time in seconds.
+            boot_min: (now.as_nanos() / 1_000_000) as u32,
             timing: self.options.timing.clone(),
             gc_mode: self.options.gc_mode,
             checkpoint_every_programs: self.options.checkpoint_every_programs,

@@ -121,10 +121,13 @@ impl DataDir {
 
 /// The session after `last`: the time if it is later, so that a lost file does not repeat a number.
 pub fn next_session(last: u32) -> Option<u32> {
-    let seconds = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    Some(last.checked_add(1)?.max(u32::try_from(seconds).unwrap_or(0)))
+    Some(last.checked_add(1)?.max(seconds()))
+}
+
+/// The wall clock's seconds since 1970: numbers that do not repeat when what counted them is lost.
+pub fn seconds() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(since.as_secs()).unwrap_or(0)
 }
 
 /// The shape of a new SSD, apart from what follows from its size.

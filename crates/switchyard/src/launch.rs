@@ -3,6 +3,7 @@
 
 use crate::control::api;
 use crate::control::server::Server;
+use crate::datadir;
 use crate::events;
 use crate::failure::Failure;
 use crate::operator::Part;
@@ -130,6 +131,8 @@ pub fn node_spec(config: NodeConfig, medium: Medium) -> HostSpec {
         medium: Some(medium),
         build: Box::new(move |site| {
             let medium = site.medium.expect("the node was given its medium");
+            let boot_min = datadir::seconds();
+            let config = NodeConfig { boot_min, ..config };
             let node = Node::open(site.now, config, site.pool.clone(), medium)?;
             Ok(Box::new(node))
         }),

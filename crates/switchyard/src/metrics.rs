@@ -408,6 +408,11 @@ fn node_levels(page: &mut Page, labels: &Labels, node: &NodeStatus) {
     let help = "vSSDs whose metadata cannot be read";
     level("node_vssds_unreadable", help, f64::from(node.unreadable));
     level(
+        "node_start_time_seconds",
+        "When the node started, by its clock, since 1970",
+        f64::from(node.boot),
+    );
+    level(
         "node_dirty_pages",
         "Pages in the write caches",
         node.dirty_pages as f64,
@@ -421,7 +426,6 @@ fn node_levels(page: &mut Page, labels: &Labels, node: &NodeStatus) {
 
 fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
     let mut count = |name, help, count| page.count(name, help, labels, count);
-    count("node_boots", "Starts of the node", u64::from(node.boot));
     count("node_reads", "Reads answered", node.reads);
     count("node_writes", "Writes answered as coordinator", node.writes);
     count("node_programs", "Pages programmed", node.programs);

@@ -2,6 +2,7 @@
 
 use crate::control::api::{AddNodes, Node, NodePlace};
 use crate::control::client::{Client, RackArgs};
+use crate::events::time;
 use crate::failure::Failure;
 use crate::role::gateway::parse_node;
 use crate::status::{self, progress};
@@ -225,7 +226,7 @@ fn show(node: &Node, json: bool) -> anyhow::Result<()> {
     println!("node        {} at {}", node.id, node.addr);
     let status = &node.status;
     match node.answers {
-        true => println!("answers     yes, after start {}", status.boot),
+        true => println!("answers     yes, started {} (UTC)", time::start(status.boot)),
         false => println!("answers     no"),
     }
     println!("copies      {}", node.copies);

@@ -3,6 +3,7 @@
 use crate::control::api::{Drain, Node, Status};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
+use crate::events::time;
 use crate::volume;
 use clap::Args;
 use std::fmt::Write;
@@ -65,8 +66,8 @@ pub fn nodes(nodes: &[Node]) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{:<5} {:<22} {:>5} {:>9} {:>13} {:>11} {:>7} {:>6} {:>6}",
-        "node", "address", "boots", "channels", "vSSDs serving", "collecting", "dirty", "WA", "free"
+        "{:<5} {:<22} {:<19} {:>9} {:>13} {:>11} {:>7} {:>6} {:>6}",
+        "node", "address", "started (UTC)", "channels", "vSSDs serving", "collecting", "dirty", "WA", "free"
     );
     for node in nodes {
         let s = &node.status;
@@ -82,10 +83,10 @@ pub fn nodes(nodes: &[Node]) -> String {
         };
         let _ = writeln!(
             text,
-            "{:<5} {:<22} {:>5} {:>9} {:>13} {:>11} {:>7} {:>6.2} {:>5.0}%{}",
+            "{:<5} {:<22} {:<19} {:>9} {:>13} {:>11} {:>7} {:>6.2} {:>5.0}%{}",
             node.id,
             node.addr,
-            s.boot,
+            time::start(s.boot),
             format!("{}/{}", s.channels - s.free_channels, s.channels),
             format!("{}/{}", s.serving, s.vssds),
             s.collecting,

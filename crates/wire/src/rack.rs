@@ -53,6 +53,8 @@ wire_enum! {
         Flush = 6,
         /// Zero one page.
         Zero = 7,
+        /// Gateway to node: how did the write of this number end? It carries no page.
+        Ask = 8,
         /// Hermes: a new value for one page.
         Inv = 16,
         /// Hermes: the value is taken.
@@ -67,6 +69,8 @@ wire_enum! {
         Pull = 21,
         /// Replica to replica: let me read until I ask again (`rack::lease`).
         Lease = 22,
+        /// Hermes: the new value is here and waits for room.
+        Held = 23,
         /// Gateway to node: open (create if missing) a vSSD.
         Open = 32,
         /// Gateway to node: delete a vSSD and its data.
@@ -115,6 +119,8 @@ wire_enum! {
         Elsewhere = 25,
         /// Status: the vSSD belongs to another rack.
         Foreign = 26,
+        /// Status: the request that is asked about is not here: send it.
+        Absent = 27,
     }
 }
 

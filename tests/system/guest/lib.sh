@@ -6,6 +6,10 @@ console=$work/console
 
 echo "· the guest's image"
 code=0
+# One makes it, and one guest at a time runs: an emulator needs two cores.
+mkdir -p "$image"
+exec {guest_lock}>"$image/lock"
+flock "$guest_lock"
 bash "$here/guest/image.sh" "$image" >"$work/image.log" 2>&1 || code=$?
 (( code != 77 )) || skip "$(tail -n 1 "$work/image.log" | sed 's/^skipped: //')"
 (( code == 0 )) || { cat "$work/image.log" >&2; fail "the image could not be made"; }

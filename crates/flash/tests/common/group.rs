@@ -50,7 +50,7 @@ pub struct GroupRig {
 pub fn image(geometry: Geometry, page_bytes: usize, rows: &[u32]) -> (Vec<u8>, Vec<VssdConfig>) {
     let mut medium = vec![0; Ssd::bytes_needed(&geometry, page_bytes) as usize];
     Ssd::format(&mut medium, geometry, page_bytes, [1; 16]).expect("formats");
-    let mut ssd = Ssd::open(&mut medium, page_bytes).expect("opens");
+    let mut ssd = Ssd::open(&mut medium, page_bytes, 0).expect("opens");
     let mut first = 0;
     for (index, &count) in rows.iter().enumerate() {
         let pages = ssd.logical_pages_max(geometry.channels, Isolation::Software { first, count });

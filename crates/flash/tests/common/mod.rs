@@ -182,7 +182,7 @@ pub fn geometry(channels: u32, chips: u32, blocks: u32, pages: u32) -> Geometry 
 pub fn image(geometry: Geometry, page_bytes: usize) -> (Vec<u8>, VssdConfig) {
     let mut medium = vec![0; Ssd::bytes_needed(&geometry, page_bytes) as usize];
     Ssd::format(&mut medium, geometry, page_bytes, [1; 16]).expect("formats");
-    let mut ssd = Ssd::open(&mut medium, page_bytes).expect("opens");
+    let mut ssd = Ssd::open(&mut medium, page_bytes, 0).expect("opens");
     let pages = geometry.logical_pages_max(geometry.channels);
     let entry = ssd
         .create(VssdId(1), geometry.channels, pages, vec![])

@@ -28,6 +28,8 @@ const BUSY_AGAIN: Duration = Duration::from_millis(2);
 const LATCHED_AGAIN: Duration = Duration::from_millis(50);
 /// By then it is expelled, if the others can go on without it (`rack::heal`).
 const EXPELLED_WITHIN: Duration = Duration::from_secs(5);
+/// A write is asked about so often before its page is sent again.
+const ASKED_MAX: u8 = 2;
 /// The gateway looks through its unanswered work at most this often.
 pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
 
@@ -192,6 +194,7 @@ impl Flight {
             damaged: 0,
             turns: 0,
             attempts: 0,
+            asked: 0,
             epoch: 0,
             since: now,
             sent_at: now,
@@ -236,7 +239,13 @@ impl Flight {
         }
     }
 
+    /// Sends an operation, with its page if it writes one.
     fn send(&mut self, now: Instant, slot: u32) {
+        self.send_as(now, slot, false);
+    }
+
+    /// Sends an operation; with `asks` a write goes without its page.
+    fn send_as(&mut self, now: Instant, slot: u32, asks: bool) {
         let operation = &mut self.operations[slot];
         let set = &self.volumes[operation.volume].sets[operation.set];
         let mut header = Header {
@@ -263,14 +272,19 @@ impl Flight {
                 header.version = Version(u64::from(operation.epoch));
                 header.flags |= if *durable { flags::DURABLE } else { 0 };
                 match data {
+                    Some(_) if asks => Packet::bare(Header {
+                        op: Op::Ask,
+                        ..header
+                    }),
                     Some(page) => Packet::with_page(header, Some(page.clone()), *crc),
                     None => Packet::bare(header),
                 }
             }
         };
         operation.sent_at = now;
-        operation.again_at = now + set.resend_after(operation.attempts);
+        operation.again_at = now + set.wait(&operation.kind, operation.attempts);
         operation.attempts += 1;
+        operation.asked = if asks { operation.asked + 1 } else { 0 };
         sooner(&mut self.scan_at, operation.again_at);
         self.post(packet);
     }
@@ -310,6 +324,10 @@ impl Flight {
                 self.send(now, slot);
                 return None;
             }
+            Code::Absent => {
+                self.send(now, slot);
+                return None;
+            }
             Code::Busy | Code::NoVssd => {
                 self.ask_later(now, slot);
                 return None;
@@ -330,7 +348,9 @@ impl Flight {
         if operation.attempts == 1 {
             let set = &mut self.volumes[operation.volume].sets[operation.set];
             let took = now.since(operation.sent_at);
-            set.observe_round_trip(took);
+            if let Some(times) = set.times(&operation.kind) {
+                times.observe(took);
+            }
             if operation.reader.is_some() {
                 set.readers.answered(header.vssd, took);
             }
@@ -399,14 +419,19 @@ impl Flight {
     /// An operation is overdue. A read is asked of the next replica: this one may be gone.
     fn send_overdue(&mut self, now: Instant, slot: u32) {
         let operation = &mut self.operations[slot];
-        let (volume, set, vssd) = (operation.volume, operation.set, operation.vssd);
-        let waited = now.since(operation.sent_at);
+        let set = &mut self.volumes[operation.volume].sets[operation.set];
         operation.turns = 0;
+        if let Some(times) = set.times(&operation.kind) {
+            times.missed(now, operation.attempts);
+        }
         if operation.reader.is_some() {
-            self.set(volume, set).readers.missed(now, vssd, waited);
+            let waited = now.since(operation.sent_at);
+            set.readers.missed(now, operation.vssd, waited);
         }
         if !self.turn(now, slot) {
-            self.send(now, slot);
+            // Most overdue writes wait at their node. A node of an earlier version does not know the question.
+            let asks = self.operations[slot].asked < ASKED_MAX;
+            self.send_as(now, slot, asks);
         }
     }
 

@@ -17,6 +17,7 @@ mod operations;
 mod overdue;
 mod readers;
 mod requests;
+mod round_trip;
 mod set;
 mod shape;
 mod step;

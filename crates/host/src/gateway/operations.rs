@@ -61,7 +61,10 @@ pub(super) struct Operation {
     pub damaged: u8,
     /// Replicas that could not answer it, of one turn around.
     pub turns: u8,
+    /// How often it was sent, or asked about.
     pub attempts: u32,
+    /// How often it was asked about since its page was sent.
+    pub asked: u8,
     /// Of a mutation: the epoch it was sent in last.
     pub epoch: u32,
     /// When it began.

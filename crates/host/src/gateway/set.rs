@@ -1,6 +1,8 @@
 //! A replica set as the gateway sees it: numbering, bounded in-flight work, retransmission times, and what is dirty.
 
+use super::operations::Kind;
 use super::readers::Readers;
+use super::round_trip::RoundTrip;
 use base::{Duration, Instant, VssdId};
 use rack::dedup::WINDOW;
 use std::collections::VecDeque;
@@ -9,8 +11,6 @@ use std::collections::VecDeque;
 pub const MUTATIONS_MAX: usize = 256;
 /// Reads in flight on one set, at most.
 pub const READS_MAX: usize = 256;
-const RTO_MIN: Duration = Duration::from_millis(20);
-const RTO_MAX: Duration = Duration::from_secs(2);
 
 /// One replica set.
 #[derive(Debug)]
@@ -42,8 +42,8 @@ pub struct Set {
     pub waiting_mutations: VecDeque<u32>,
     /// Reads that wait for a place in flight.
     pub waiting_reads: VecDeque<u32>,
-    smoothed_ns: u64,
-    variance_ns: u64,
+    read_times: RoundTrip,
+    mutation_times: RoundTrip,
     /// Acknowledged mutations that were not durable by themselves.
     pub acked: u64,
     /// As many of these a completed flush covers.
@@ -72,8 +72,8 @@ impl Set {
             reads_in_flight: 0,
             waiting_mutations: VecDeque::new(),
             waiting_reads: VecDeque::new(),
-            smoothed_ns: 0,
-            variance_ns: 0,
+            read_times: RoundTrip::default(),
+            mutation_times: RoundTrip::default(),
             acked: 1,
             flushed: 0,
             dirty_continuity: None,
@@ -143,22 +143,21 @@ impl Set {
         }
     }
 
-    /// A request that was sent once was answered after this time (RFC 6298 §2).
-    pub fn observe_round_trip(&mut self, took: Duration) {
-        let nanos = took.as_nanos() as u64;
-        if self.smoothed_ns == 0 {
-            self.smoothed_ns = nanos;
-            self.variance_ns = nanos / 2;
-        } else {
-            self.variance_ns = (3 * self.variance_ns + self.smoothed_ns.abs_diff(nanos)) / 4;
-            self.smoothed_ns = (7 * self.smoothed_ns + nanos) / 8;
+    /// When operations like this one are answered; `None` for a flush, which takes as long as there is to flush.
+    pub fn times(&mut self, kind: &Kind) -> Option<&mut RoundTrip> {
+        match kind {
+            Kind::Read { .. } | Kind::ReadForMerge { .. } => Some(&mut self.read_times),
+            Kind::Mutate { .. } => Some(&mut self.mutation_times),
+            Kind::Flush { .. } => None,
         }
     }
 
-    /// When to send again what was sent `attempts` times.
-    pub fn resend_after(&self, attempts: u32) -> Duration {
-        let once = Duration::from_nanos(self.smoothed_ns + 4 * self.variance_ns).max(RTO_MIN);
-        once.saturating_mul(1 << attempts.min(7)).min(RTO_MAX)
+    /// How long to wait for the answer to an operation that was sent so many times before.
+    pub fn wait(&self, kind: &Kind, attempts: u32) -> Duration {
+        match kind.is_read() {
+            true => self.read_times.wait(attempts),
+            false => self.mutation_times.wait(attempts),
+        }
     }
 
     /// True when there are acknowledged writes that no completed flush covers.

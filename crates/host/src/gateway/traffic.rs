@@ -149,7 +149,8 @@ impl Traffic {
         volume.losses.meet(now, request.client);
         if request.op == BlockOp::Flush {
             request.before = Some(volume.losses.acked());
-        } else if !durable && !touched.is_empty() {
+        } else if !durable && touched.end.saturating_sub(touched.start) > 1 {
+            // What has one page is done when that is acknowledged.
             let first = locate(&volume.sets, touched.start).0;
             request.sets = first..locate(&volume.sets, touched.end - 1).0 + 1;
             request.before = Some(volume.losses_of(&request.sets));

@@ -19,7 +19,8 @@ use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
-    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, VssdId, time::earliest,
+    Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, Reserve, VssdId,
+    time::earliest,
 };
 use flash::{
     CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
@@ -52,6 +53,8 @@ pub struct NodeConfig {
     pub id: NodeId,
     /// Its address.
     pub addr: Addr,
+    /// This start has at least this number: the time in seconds, by which no image of the past repeats a number.
+    pub boot_min: u32,
     /// The ToR.
     pub tor: Addr,
     /// A central controller, which is told of the vSSDs. With [`rack::gc::Coordination::Controller`] it decides about
@@ -78,6 +81,7 @@ impl NodeConfig {
         Self {
             id,
             addr,
+            boot_min: 0,
             tor,
             controller: None,
             timing: Timing::none(),
@@ -150,6 +154,8 @@ fn config_of_new(header: &Header, open: &Open) -> Config {
 pub struct Node {
     config: NodeConfig,
     pool: Pool,
+    /// Of the pool, what a change of the superblock is written from.
+    reserve: Reserve,
     ssd: Ssd,
     units: Units,
     jobs: VecDeque<Job>,
@@ -171,7 +177,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts from what the medium holds: counts the start, recovers every vSSD. One that cannot be recovered is told of, and the others are
+    /// Starts from what the medium holds: numbers the start, recovers every vSSD. One that cannot be recovered is told of, and the others are
     /// served.
     pub fn open(
         now: Instant,
@@ -179,9 +185,11 @@ impl Node {
         pool: Pool,
         medium: &mut dyn Device,
     ) -> Result<Self, OpenError> {
-        let ssd = Ssd::open(medium, pool.page_bytes())?;
+        let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
+        let superblock_pages = SLOTS as usize * ssd.superblock_page_count(1);
         let mut node = Self {
             ssd,
+            reserve: pool.reserve(superblock_pages),
             pool,
             units: Units::new(config.unit.gc, config.borrow_blocks),
             config,
@@ -316,7 +324,7 @@ impl Node {
         &self.config
     }
 
-    /// Starts of this node.
+    /// The number of this start.
     pub fn boot(&self) -> u32 {
         self.ssd.boot()
     }
@@ -348,6 +356,7 @@ impl Node {
         let mut status = NodeStatus {
             node: self.config.id.0,
             boot: self.ssd.boot(),
+            boot_before: Some(self.ssd.boot_before()),
             channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
@@ -748,9 +757,11 @@ impl Node {
                 self.answer(job.header(), Code::Latched);
             }
         }
+        if self.writing.is_some() || self.jobs.is_empty() {
+            return;
+        }
         // Without memory for it the change waits; it is looked at again with the next registration.
-        let short_of_memory = self.pool.available() < self.pool.capacity() / 16;
-        if self.writing.is_some() || short_of_memory {
+        if self.reserve.available() < SLOTS as usize * self.ssd.superblock_page_count(1) {
             return;
         }
         let Some(job) = self.jobs.pop_front() else { return };
@@ -782,9 +793,9 @@ impl Node {
             let pages = self.ssd.superblock_pages().into_iter();
             let page = |(offset, bytes): (u64, Vec<u8>)| {
                 let page = self
-                    .pool
+                    .reserve
                     .alloc()
-                    .expect("a few pages are kept for the control path");
+                    .expect("there are enough, as was seen just now");
                 page.with_mut(|target| target.copy_from_slice(&bytes));
                 (offset, page)
             };

@@ -164,7 +164,7 @@ impl Unit {
             reads_in_flight: 0,
             stats: UnitStats::default(),
             stages: Stages::new(),
-            dedup: Dedup::after(identity.config.lead.map_or(0, |lead| lead.session)),
+            dedup: Dedup::after(identity.config.lead.map(|lead| (lead.addr, lead.session))),
             held: Held::new(Buffered::new(now, flash, limits, media_tag)),
             identity,
             config,
@@ -234,7 +234,7 @@ impl Unit {
     /// Takes a packet for this vSSD. Its payload's checksum is right.
     pub fn packet(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
-        if self.held.buffered.is_stopping() && matches!(header.op, Op::Write | Op::Zero | Op::Inv) {
+        if self.held.buffered.is_stopping() && matches!(header.op, Op::Write | Op::Zero | Op::Ask | Op::Inv) {
             // To its senders a stopping node is one that is gone: else their writes would follow the checkpoint.
             return;
         }
@@ -244,6 +244,7 @@ impl Unit {
                 self.predict_read.observe(header.lat_ns);
                 self.read(now, packet, now, out);
             }
+            Op::Ask => self.mutate(now, packet, out),
             Op::Write | Op::Zero => {
                 self.agent.note_request(now);
                 self.predict_write.observe(header.lat_ns);
@@ -258,7 +259,7 @@ impl Unit {
                 self.agent.answered(now, header.code);
             }
             Op::Lease => self.leases.receive(now, &header),
-            Op::Inv | Op::Ack | Op::Val | Op::Hello | Op::Digest | Op::Pull => {
+            Op::Inv | Op::Ack | Op::Val | Op::Held | Op::Hello | Op::Digest | Op::Pull => {
                 if header.op == Op::Inv {
                     // A follower sees no other sign of its clients.
                     self.agent.note_request(now);
@@ -275,15 +276,18 @@ impl Unit {
 
     fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet) {
         if let Some(packet) = self.replica.receive(now, peer, packet, &mut self.held) {
-            self.push_backlog(now, Some(peer), packet);
+            let header = packet.header;
+            if self.push_backlog(now, Some(peer), packet) {
+                self.replica.tell_held(peer, &header);
+            }
         }
     }
 
-    /// Lets a write wait for room, coordinated in order of end-to-end time.
-    fn push_backlog(&mut self, now: Instant, peer: Option<usize>, packet: Packet) {
+    /// Lets a write wait for room, coordinated in order of end-to-end time. False if too many wait.
+    fn push_backlog(&mut self, now: Instant, peer: Option<usize>, packet: Packet) -> bool {
         // The client's copies were suppressed before.
         if peer.is_some_and(|peer| self.backlog.has(peer, &packet)) {
-            return;
+            return true;
         }
         let header = packet.header;
         let network_ns = if self.config.policy.is_coordinated() {
@@ -291,13 +295,14 @@ impl Unit {
         } else {
             0
         };
-        if self.backlog.push(now, network_ns, peer, packet) {
-            return;
+        let waits = self.backlog.push(now, network_ns, peer, packet);
+        if !waits {
+            self.stats.dropped += 1;
+            if peer.is_none() {
+                self.dedup.forget(header.source, header.session, header.request);
+            }
         }
-        self.stats.dropped += 1;
-        if peer.is_none() {
-            self.dedup.forget(header.source, header.session, header.request);
-        }
+        waits
     }
 
     fn read(&mut self, now: Instant, packet: Packet, arrived: Instant, out: &mut VecDeque<Output>) {
@@ -364,6 +369,10 @@ impl Unit {
             .dedup
             .admit(header.source, header.session, header.request, floor)
         {
+            Admit::New if header.op == Op::Ask => {
+                self.dedup.forget(header.source, header.session, header.request);
+                self.answer(&header, Code::Absent, out);
+            }
             Admit::New if self.is_latched() => {
                 self.dedup.forget(header.source, header.session, header.request);
                 self.answer(&header, Code::Latched, out);
@@ -386,7 +395,7 @@ impl Unit {
     fn start_write(&mut self, now: Instant, packet: Packet, out: &mut VecDeque<Output>) {
         let header = packet.header;
         let lpn = lpn_of(&header);
-        if !self.dedup.is_current(header.session) {
+        if self.is_superseded(&header) {
             // A gateway has started or taken over meanwhile, and may have read the page already to change a part of it.
             return;
         }
@@ -399,7 +408,8 @@ impl Unit {
             return self.replica.wait(lpn, packet);
         }
         if !self.held.has_room(lpn) {
-            return self.push_backlog(now, None, packet);
+            self.push_backlog(now, None, packet);
+            return;
         }
         let page = packet.page().cloned();
         self.replica
@@ -899,12 +909,12 @@ impl Unit {
     /// A gateway opens the vSSD: what was sent in an earlier session and was not begun is not executed any more. False
     /// if it is the gateway that is superseded.
     pub fn fence(&mut self, header: &Header) -> bool {
-        self.dedup.fence(header.session)
+        self.dedup.fence(header.source, header.session)
     }
 
-    /// True if a gateway of a higher session has the vSSD.
+    /// True if another gateway has the vSSD.
     pub fn is_superseded(&self, header: &Header) -> bool {
-        !self.dedup.is_current(header.session)
+        !self.dedup.is_current(header.source, header.session)
     }
 
     /// The superblock says so.

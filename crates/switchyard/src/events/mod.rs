@@ -7,7 +7,7 @@ mod command;
 mod journal;
 mod serve;
 mod text;
-mod time;
+pub mod time;
 
 pub use command::{EventsArgs, run};
 pub use journal::{counts, end, lost, tell, teller};

@@ -97,7 +97,7 @@ fn switch(kind: &Kind) -> Option<String> {
 fn node(kind: &Kind) -> Option<String> {
     Some(match *kind {
         Kind::NodeStarted { node, boot, vssds } => {
-            format!("Node {} is up with {vssds} vSSDs, after start {boot}.", node.0)
+            format!("Node {} is up with {vssds} vSSDs, as start {boot}.", node.0)
         }
         Kind::NodeStopping { node } => format!("Node {} writes back and stops.", node.0),
         Kind::VssdCreated { vssd, pages } => format!("vSSD {} was made, with {pages} pages.", vssd.0),
@@ -111,7 +111,7 @@ fn node(kind: &Kind) -> Option<String> {
             vssd.0
         ),
         Kind::MemberGreeted { vssd, peer, boot } => format!(
-            "vSSD {} met its peer {}, whose node has started {boot} times: a new epoch begins.",
+            "vSSD {} met its peer {} of start {boot}: a new epoch begins.",
             vssd.0, peer.0
         ),
         Kind::MemberLost { vssd, peer, waited } => format!(

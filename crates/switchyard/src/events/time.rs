@@ -10,12 +10,25 @@ pub fn rfc3339(at: Instant) -> String {
     text(unix.saturating_sub(ago))
 }
 
+/// The time of a node's start, which is its number: `2026-11-22 20:18:41`. A node without a clock has a small number.
+pub fn start(number: u32) -> String {
+    let (date, time) = parts(u64::from(number));
+    format!("{date} {time}")
+}
+
 fn text(unix: Duration) -> String {
-    let (days, second) = (unix.as_secs() / 86_400, unix.as_secs() % 86_400);
+    let (date, time) = parts(unix.as_secs());
+    format!("{date}T{time}.{:03}Z", unix.subsec_millis())
+}
+
+fn parts(seconds: u64) -> (String, String) {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date(days);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let milli = unix.subsec_millis();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+    (
+        format!("{year:04}-{month:02}-{day:02}"),
+        format!("{hour:02}:{minute:02}:{second:02}"),
+    )
 }
 
 /// Year, month and day, so many days after 1970-01-01 (H. Hinnant, *chrono-compatible low-level date algorithms*,
