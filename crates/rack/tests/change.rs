@@ -41,7 +41,18 @@ struct Budget {
     waits_for_deletion: bool,
     /// The new coordinator joins again.
     joins_again: bool,
+    /// Nobody waits for the deletion of one that is expelled: it reads on while it has leases, and whoever learns of it
+    /// completes nothing for so long.
+    fences: bool,
+    /// One that starts again still knows that a member was expelled.
+    remembers: bool,
+    /// Crashes, with a restart, of members that stay.
+    crashes: u32,
 }
+
+/// How long a lease lasts, and how long those wait who have lent it. Time passes in steps of the former.
+const LEASE: Duration = REPLAY_AFTER;
+const LAPSES_AFTER: Duration = Duration::from_millis(REPLAY_AFTER.as_millis() as u64 * 105 / 100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
@@ -57,12 +68,15 @@ enum Action {
     Lose(usize),
     /// Time passes.
     Pass(Duration),
+    /// This replica crashes, and starts again with nothing.
+    Crash(usize),
 }
 
 struct Server {
     replica: Replica,
     store: Memory,
     generation: u32,
+    boot: u32,
 }
 
 struct World {
@@ -78,6 +92,9 @@ struct World {
     versions: Vec<Version>,
     /// Those that every read returns from now on.
     least: u8,
+    crashes: u32,
+    /// The one that leaves has its leases until then: from when the first one knows that it leaves.
+    reads_until: Option<Instant>,
 }
 
 fn addr(index: usize) -> Addr {
@@ -102,16 +119,17 @@ fn membership(of: usize, generation: u32, members: &[usize]) -> Membership {
 }
 
 impl World {
-    fn server(now: Instant, index: usize) -> Server {
+    fn server(now: Instant, index: usize, boot: u32, (generation, members): (u32, &[usize])) -> Server {
         let me = Incarnation {
             vssd: VssdId(index as u32),
             node: node(index),
-            boot: 1,
+            boot,
         };
         Server {
-            replica: Replica::new(now, me, &membership(index, 0, &[0, 1, 2])),
+            replica: Replica::new(now, me, &membership(index, generation, members)),
             store: Memory::default(),
-            generation: 0,
+            generation,
+            boot,
         }
     }
 
@@ -149,6 +167,10 @@ impl World {
 
     fn can_serve(&self, index: usize) -> bool {
         let ready = |server: &Server| server.replica.readiness(PAGE) == Readiness::Ready;
+        let leaves = index == self.budget.leaves && self.budget.fences;
+        if leaves && self.reads_until.is_some_and(|until| self.now >= until) {
+            return false;
+        }
         self.serves(index) && self.servers[index].as_ref().is_some_and(ready)
     }
 
@@ -190,6 +212,33 @@ impl World {
             .expect("only one that is there learns");
         server.replica.change_members(self.now, &new, again);
         server.generation = generation;
+        if self.budget.fences {
+            server.replica.fence(self.now + LAPSES_AFTER);
+            self.reads_until.get_or_insert(self.now + LEASE);
+        }
+        self.drain(index);
+    }
+
+    /// The coordinator of those that stay may crash when all of them serve and know of the expulsion.
+    fn may_crash(&self, index: usize) -> bool {
+        let members = self.target().1;
+        self.crashes < self.budget.crashes
+            && index == members[0]
+            && members
+                .iter()
+                .all(|&member| self.has_learnt(member) && self.serves(member))
+    }
+
+    fn crash(&mut self, index: usize) {
+        self.crashes += 1;
+        let boot = self.servers[index].as_ref().expect("it stays").boot + 1;
+        let (generation, members) = self.target();
+        let mut server = Self::server(self.now, index, boot, (generation, &members));
+        if self.budget.remembers {
+            server.replica.fence(self.now + LAPSES_AFTER);
+        }
+        self.servers[index] = Some(server);
+        self.wire.retain(|(to, _)| *to != index);
         self.drain(index);
     }
 
@@ -244,7 +293,7 @@ impl World {
             match effect {
                 Effect::Send(mut packet) => {
                     packet.header.source = addr(index);
-                    packet.header.session = 1;
+                    packet.header.session = server.boot;
                     let to = (0..COUNT).find(|&to| addr(to) == packet.header.target);
                     let to = to.expect("it goes to a member");
                     let alike = |(other, known): &(usize, Packet)| {
@@ -283,13 +332,15 @@ impl explore::World for World {
         let mut world = Self {
             now,
             budget,
-            servers: [0, 1, 2].map(|index| Some(Self::server(now, index))),
+            servers: [0, 1, 2].map(|index| Some(Self::server(now, index, 1, (0, &[0, 1, 2])))),
             wire: Vec::new(),
             writes: 0,
             losses: 0,
             contents: BTreeMap::new(),
             versions: Vec::new(),
             least: 0,
+            crashes: 0,
+            reads_until: None,
         };
         while world
             .servers
@@ -318,6 +369,8 @@ impl explore::World for World {
             let learners = (0..COUNT).filter(|&index| Some(index) != leaving && !self.has_learnt(index));
             actions.extend(learners.map(Action::Learn));
         }
+        let crashes = (0..COUNT).filter(|&index| self.may_crash(index));
+        actions.extend(crashes.map(Action::Crash));
         for at in 0..self.wire.len() {
             let way = |message: &(usize, Packet)| (message.1.header.source, message.0);
             let is_behind = self.wire[..at]
@@ -353,6 +406,7 @@ impl explore::World for World {
                 self.wire.remove(at);
             }
             Action::Pass(time) => self.pass(time),
+            Action::Crash(index) => self.crash(index),
         }
         self.read();
     }
@@ -381,7 +435,7 @@ impl explore::World for World {
         let mut text = String::new();
         for server in &self.servers {
             match server {
-                Some(s) => write!(text, "{:?}{:?}{}", s.replica, s.store, s.generation),
+                Some(s) => write!(text, "{:?}{:?}{} {}", s.replica, s.store, s.generation, s.boot),
                 None => write!(text, "deleted"),
             }
             .expect("memory suffices");
@@ -392,9 +446,15 @@ impl explore::World for World {
             contents,
             versions,
             least,
+            crashes,
+            reads_until,
             ..
         } = self;
-        write!(text, "{wire:?}{writes}{losses}{contents:?}{versions:?}{least}").expect("memory suffices");
+        write!(
+            text,
+            "{wire:?}{writes}{losses}{contents:?}{versions:?}{least}{crashes}{reads_until:?}"
+        )
+        .expect("memory suffices");
         text
     }
 
@@ -410,7 +470,64 @@ const BUDGET: Budget = Budget {
     overtaking: true,
     waits_for_deletion: true,
     joins_again: true,
+    fences: false,
+    remembers: true,
+    crashes: 0,
 };
+
+/// The member is expelled: it is there, knows nothing of it, and reads while it has leases.
+const EXPELS: Budget = Budget {
+    waits_for_deletion: false,
+    fences: true,
+    ..BUDGET
+};
+
+#[test]
+fn nobody_reads_too_little_at_a_follower_that_is_expelled() {
+    explore::<World>(Budget {
+        leaves: FOLLOWER,
+        overtaking: false,
+        ..EXPELS
+    });
+}
+
+#[test]
+fn nobody_reads_too_little_at_a_coordinator_that_is_expelled() {
+    explore::<World>(Budget {
+        overtaking: false,
+        ..EXPELS
+    });
+}
+
+const CRASHES: Budget = Budget {
+    writes: 1,
+    overtaking: false,
+    crashes: 1,
+    ..EXPELS
+};
+
+#[test]
+fn a_crash_while_a_follower_is_expelled_loses_nothing() {
+    explore::<World>(Budget {
+        leaves: FOLLOWER,
+        ..CRASHES
+    });
+}
+
+#[test]
+fn a_crash_while_the_coordinator_is_expelled_loses_nothing() {
+    explore::<World>(CRASHES);
+}
+
+#[test]
+#[should_panic = "this breaks it"]
+fn a_member_that_starts_again_and_forgets_an_expulsion_breaks_promises() {
+    explore::<World>(Budget {
+        leaves: FOLLOWER,
+        remembers: false,
+        ..CRASHES
+    });
+}
 
 #[test]
 fn writes_while_a_follower_leaves_are_nowhere_missing() {

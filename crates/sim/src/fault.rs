@@ -36,13 +36,6 @@ pub enum Fault {
         /// For how long it is down, in ns.
         down_ns: u64,
     },
-    /// Two hosts go down, and each starts again with the other's medium.
-    Swap {
-        /// Which.
-        pair: [usize; 2],
-        /// For how long they are down, in ns.
-        down_ns: u64,
-    },
     /// The whole rack loses power.
     PowerLoss {
         /// For how long, in ns.
@@ -163,7 +156,7 @@ impl Fault {
     pub fn takes_medium(&self) -> bool {
         matches!(
             self,
-            Self::Gone { .. } | Self::Blank { .. } | Self::Rollback { .. } | Self::Swap { .. }
+            Self::Gone { .. } | Self::Blank { .. } | Self::Rollback { .. }
         )
     }
 }

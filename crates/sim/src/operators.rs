@@ -357,12 +357,9 @@ impl Operators {
                 }
                 let asker = (gateway, running.boot);
                 attention.took_lead |= matches!(output, Asks::Gateway(Call::Serve { .. }));
-                match output {
-                    Asks::Event(kind) => {
-                        world.note(self.first + gateway, kind);
-                        self.hear(kind, &mut attention);
-                    }
-                    _ => {}
+                if let Asks::Event(kind) = output {
+                    world.note(self.first + gateway, kind);
+                    self.hear(kind, &mut attention);
                 }
                 if let Some(answer) = self.carry(world, control, asker, output)
                     && let Some(running) = &mut self.running[gateway]

@@ -36,7 +36,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MILLISECOND: u64 = 1_000_000;
 /// Events of each host that are shown of a run that broke a promise.
-const EVENTS_SHOWN: usize = 40;
+const EVENTS_SHOWN: usize = 12;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
 const ANSWER_NS: u64 = 20_000 * MILLISECOND;
@@ -408,15 +408,9 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     };
     let channels = if is_large { 2 } else { rng.between(1, 2) as u32 };
     let sizing = Geometry { channels, ..geometry };
-    let logical_max = sizing.logical_pages_max(channels);
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
     let pages_max = if is_large { PAGES_MANY } else { PAGES_MAX };
-    let mut pages_per_set = ((f64::from(logical_max) * share) as u32).clamp(4, pages_max);
-    if heals {
-        // Copies go to nodes as they offer room: no vSSD is fuller.
-        let offered = f64::from(sizing.pages_per_channel()) * (1.0 - OVER_PROVISIONING);
-        pages_per_set = pages_per_set.min(channels * offered as u32);
-    }
+    let pages_per_set = pages_of(sizing, share, pages_max, heals);
     let volumes = draw_volumes(rng, nodes, channels, pages_per_set, heals);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
@@ -469,6 +463,19 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
         }
     }
     options
+}
+
+/// Pages of a set whose vSSDs have all channels of this flash.
+fn pages_of(flash: Geometry, share: f64, pages_max: u32, heals: bool) -> u32 {
+    let logical_max = flash.logical_pages_max(flash.channels);
+    let pages = ((f64::from(logical_max) * share) as u32).clamp(4, pages_max);
+    // Copies go to nodes as they offer room: no vSSD is fuller.
+    let offered = (f64::from(flash.pages_per_channel()) * (1.0 - OVER_PROVISIONING)) as u32;
+    if heals {
+        pages.min(flash.channels * offered)
+    } else {
+        pages
+    }
 }
 
 fn draw_volumes(rng: &mut Rng, nodes: u32, channels: u32, pages_per_set: u32, heals: bool) -> Vec<Layout> {
@@ -558,16 +565,8 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, heals: bool, rng:
     } * MILLISECOND;
     let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
     let volumes = fleet.checked_volumes();
-    let mut loads = Vec::new();
-    for index in 0..volumes.len() {
-        for _ in 0..rng.between(1, 2) {
-            let mut load = draw_load(fleet.gateway_of(index), index, span_ns, rng);
-            if heals {
-                draw_longer(&mut load, span_ns, rng);
-            }
-            loads.push(load);
-        }
-    }
+    let pool_pages = draw_pool(fleet, rng);
+    let loads = draw_loads(fleet, volumes.len(), (span_ns, pool_pages, heals), rng);
     let calm = rng.chance(0.2);
     let mut faults = if calm {
         Vec::new()
@@ -614,7 +613,7 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, heals: bool, rng:
             ANSWER_NS
         },
         gc_lease_ns: TOR_LEASE.as_nanos() as u64,
-        pool_pages: draw_pool(fleet, rng),
+        pool_pages,
         read_back: true,
         probe: true,
         exam: patient,
@@ -622,13 +621,14 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, heals: bool, rng:
     }
 }
 
-/// The pages of the pool: in some runs hardly more than all caches hold.
+/// The pages of the pool: in some runs hardly more than all caches hold. A sixteenth, which nodes keep for changes of
+/// their superblock, suffices for these: a simulated page holds little of a superblock.
 fn draw_pool(fleet: &RackFleet, rng: &mut Rng) -> usize {
     if !rng.chance(0.15) {
         return POOL_PAGES;
     }
     let vssds: usize = fleet.sets().iter().map(|set| set.members.len()).sum();
-    vssds * fleet.options().unit.cache_pages + pick(rng, &[100, 200, 400])
+    vssds * fleet.options().unit.cache_pages + pick(rng, &[1_300, 1_600, 2_400])
 }
 
 /// True if a node can go for ever: no data are there alone, and another node can take its place.
@@ -636,6 +636,30 @@ fn is_replicated_enough(fleet: &RackFleet) -> bool {
     let options = fleet.options();
     let mut volumes = options.volumes.iter();
     volumes.all(|volume| volume.replicas > 1 && volume.replicas < options.nodes)
+}
+
+/// One or two loads on each volume.
+fn draw_loads(
+    fleet: &RackFleet,
+    volumes: usize,
+    (span_ns, pool_pages, heals): (u64, usize, bool),
+    rng: &mut Rng,
+) -> Vec<LoadSpec> {
+    let mut loads = Vec::new();
+    for index in 0..volumes {
+        for _ in 0..rng.between(1, 2) {
+            let mut load = draw_load(fleet.gateway_of(index), index, span_ns, rng);
+            if heals {
+                draw_longer(&mut load, span_ns, rng);
+            }
+            if pool_pages < POOL_PAGES && rng.chance(0.5) {
+                load.pace = Pace::Closed { depth: 400 };
+                load.shape.multi_page = 0.6;
+            }
+            loads.push(load);
+        }
+    }
+    loads
 }
 
 /// A load that goes on while members are expelled and come back.
@@ -650,6 +674,60 @@ fn draw_longer(load: &mut LoadSpec, span_ns: u64, rng: &mut Rng) {
     }
 }
 
+/// A fault by itself.
+fn draw_fault(fleet: &RackFleet, heals: bool, rng: &mut Rng) -> Fault {
+    let options = fleet.options();
+    let outages: &[u64] = if heals {
+        &[1, 30, 400, 1_300, 3_000]
+    } else {
+        &[1, 30, 400]
+    };
+    let node = fleet.node(rng.below(u64::from(options.nodes)) as u32);
+    let gateway = fleet.gateway(rng.below(u64::from(options.gateways)) as u32);
+    let any = pick(rng, &[node, gateway, RackFleet::TOR]);
+    let down_ns = pick(rng, outages) * MILLISECOND;
+    match rng.below(14) {
+        0..=2 => Fault::Crash { host: node, down_ns },
+        3 => Fault::Crash {
+            host: gateway,
+            down_ns,
+        },
+        4 => Fault::Crash {
+            host: RackFleet::TOR,
+            down_ns,
+        },
+        5 | 6 => Fault::PowerLoss { down_ns },
+        7 | 8 => {
+            let (inbound, outbound) = pick(rng, &[(true, true), (true, false), (false, true)]);
+            Fault::Partition {
+                host: any,
+                for_ns: down_ns,
+                inbound,
+                outbound,
+            }
+        }
+        9 if heals && rng.chance(0.5) => Fault::CorruptMetadata {
+            host: node,
+            part: pick(
+                rng,
+                &[Metadata::Superblock, Metadata::Checkpoint, Metadata::Spare],
+            ),
+        },
+        9 => Fault::Corrupt { host: node },
+        10 => Fault::FailWrite { host: node },
+        11 => Fault::FailFlush { host: node },
+        12 => Fault::Slow {
+            host: node,
+            factor: pick(rng, &[3, 30, 300]),
+            for_ns: down_ns,
+        },
+        _ => Fault::Hang {
+            host: node,
+            for_ns: draw_hang_ns(rng),
+        },
+    }
+}
+
 fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -> Vec<(u64, Fault)> {
     let options = fleet.options();
     let Scene { span_ns, heals, .. } = scene;
@@ -658,56 +736,8 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
         faults.extend(scripts::draw(fleet, scene, rng));
     }
     let alone = rng.between(0, if faults.is_empty() { 4 } else { 2 });
-    let outages: &[u64] = if heals {
-        &[1, 30, 400, 1_300, 3_000]
-    } else {
-        &[1, 30, 400]
-    };
     for _ in 0..alone {
-        let node = fleet.node(rng.below(u64::from(options.nodes)) as u32);
-        let gateway = fleet.gateway(rng.below(u64::from(options.gateways)) as u32);
-        let any = pick(rng, &[node, gateway, RackFleet::TOR]);
-        let down_ns = pick(rng, outages) * MILLISECOND;
-        let fault = match rng.below(14) {
-            0..=2 => Fault::Crash { host: node, down_ns },
-            3 => Fault::Crash {
-                host: gateway,
-                down_ns,
-            },
-            4 => Fault::Crash {
-                host: RackFleet::TOR,
-                down_ns,
-            },
-            5 | 6 => Fault::PowerLoss { down_ns },
-            7 | 8 => {
-                let (inbound, outbound) = pick(rng, &[(true, true), (true, false), (false, true)]);
-                Fault::Partition {
-                    host: any,
-                    for_ns: down_ns,
-                    inbound,
-                    outbound,
-                }
-            }
-            9 if heals && rng.chance(0.5) => Fault::CorruptMetadata {
-                host: node,
-                part: pick(
-                    rng,
-                    &[Metadata::Superblock, Metadata::Checkpoint, Metadata::Spare],
-                ),
-            },
-            9 => Fault::Corrupt { host: node },
-            10 => Fault::FailWrite { host: node },
-            11 => Fault::FailFlush { host: node },
-            12 => Fault::Slow {
-                host: node,
-                factor: pick(rng, &[3, 30, 300]),
-                for_ns: down_ns,
-            },
-            _ => Fault::Hang {
-                host: node,
-                for_ns: draw_hang_ns(rng),
-            },
-        };
+        let fault = draw_fault(fleet, heals, rng);
         faults.push((rng.between(span_ns / 10, span_ns), fault));
     }
     if heals && rng.chance(0.3) {

@@ -29,7 +29,7 @@ const TICKS_AT_ONE_INSTANT_MAX: u32 = 100_000;
 const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
 /// Events of each host that are kept, of those that are routine and of the others: enough to tell what came before a
 /// failure.
-const EVENTS_KEPT: usize = 4096;
+const EVENTS_KEPT: usize = 256;
 
 /// A deliberate break of the protocol, which the checkers must catch. A checker that stays silent is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -59,8 +59,6 @@ pub enum Canary {
     HideDifferences,
     /// Writes that a member sends again, as their writer may be gone, reach nobody; the world forges the answers.
     HideReplays,
-    /// Each member gets the leases that it asks for, whatever the others say.
-    ForgeLeases,
     /// ToRs take every registration for a promise to ask them alone, for ever.
     PromiseAll,
 }

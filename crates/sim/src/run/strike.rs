@@ -16,15 +16,23 @@ impl<F: Fleet> Run<F> {
     pub(super) fn strike(&mut self, fault: Fault) {
         let now = self.world.now().as_nanos();
         match fault {
-            Fault::Crash { host, down_ns } => _ = self.crash(&[host], down_ns),
+            Fault::Crash { host, down_ns } => _ = self.crash(host, down_ns),
             Fault::Gone { host } => {
                 if self.world.is_up(host) {
                     self.go_down(host);
                     self.judge_losses();
                 }
             }
-            Fault::Blank { host, .. } | Fault::Rollback { host, .. } => self.replace_medium(&[host], fault),
-            Fault::Swap { pair, .. } => self.replace_medium(&pair, fault),
+            Fault::Blank { host, down_ns } => {
+                if self.lose_medium(host, down_ns) {
+                    medium(&mut self.world, host).wipe();
+                }
+            }
+            Fault::Rollback { host, down_ns } => {
+                if self.lose_medium(host, down_ns) {
+                    medium(&mut self.world, host).put_image_back();
+                }
+            }
             Fault::Image { host } => medium(&mut self.world, host).keep_image(),
             Fault::PowerLoss { down_ns } => {
                 for host in 0..self.sites.len() {
@@ -79,45 +87,25 @@ impl<F: Fleet> Run<F> {
         until
     }
 
-    fn crash(&mut self, hosts: &[usize], down_ns: u64) -> bool {
-        let until_ns = self.world.now().as_nanos() + down_ns;
-        let are_up = hosts.iter().all(|&host| self.world.is_up(host));
-        if are_up {
-            for &host in hosts {
-                self.take_down(host, until_ns);
-            }
+    /// A host goes down; false if it was down.
+    fn crash(&mut self, host: usize, down_ns: u64) -> bool {
+        let is_up = self.world.is_up(host);
+        if is_up {
+            self.take_down(host, self.world.now().as_nanos() + down_ns);
             self.judge_losses();
         }
-        are_up
+        is_up
     }
 
-    /// Hosts go down, and others' media, or older ones, take the place of theirs.
-    fn replace_medium(&mut self, hosts: &[usize], fault: Fault) {
-        let (Fault::Blank { down_ns, .. } | Fault::Rollback { down_ns, .. } | Fault::Swap { down_ns, .. }) =
-            fault
-        else {
-            return;
-        };
-        // What others copy from them is not what they had.
-        for &host in hosts.iter().filter(|&&host| self.world.is_up(host)) {
-            self.memories.damaged(host);
+    /// A host goes down, and will have another medium; false if it was down.
+    fn lose_medium(&mut self, host: usize, down_ns: u64) -> bool {
+        if !self.world.is_up(host) {
+            return false;
         }
-        if !self.crash(hosts, down_ns) {
-            return;
-        }
+        // What others copy from it is not what it had.
+        self.memories.damaged(host);
         self.reached.note(Situation::OtherMedium);
-        let world = &mut self.world;
-        match (hosts, fault) {
-            (&[host], Fault::Blank { .. }) => medium(world, host).wipe(),
-            (&[host], _) => medium(world, host).put_image_back(),
-            (&[a, b], _) => {
-                let first = medium(world, a).content();
-                let second = medium(world, b).content();
-                medium(world, a).fill(&second);
-                medium(world, b).fill(&first);
-            }
-            _ => unreachable!("media go one by one, or by pairs"),
-        }
+        self.crash(host, down_ns)
     }
 
     fn strike_medium(&mut self, fault: Fault) {

@@ -37,7 +37,6 @@ impl Core {
             Canary::AnyEpoch => Some(self.renew_epoch(to, packet)),
             Canary::WriteTwice => Some(self.write_again(from, to, packet)),
             Canary::HideDifferences => Some(self.hide_differences(to, packet)),
-            Canary::ForgeLeases => Some(self.forge_lease(from, to, packet)),
             Canary::StaleRead => Some(self.answer_stale(packet)),
             Canary::HideLoss => Some(self.hide_loss(packet)),
             Canary::HideExpelled | Canary::HideYield => Some(self.hide_terms(packet)),
@@ -209,28 +208,6 @@ impl Core {
         self.stats.sabotaged += 1;
         let covered = packet.record()[..COVERED_BYTES].to_vec();
         packet = Packet::with_record(header, covered);
-        packet
-    }
-
-    /// Whoever asks for a lease has it.
-    #[cold]
-    fn forge_lease(&mut self, from: usize, to: usize, packet: Packet) -> Packet {
-        let ask = packet.header;
-        // At its first hop, so that it does not matter whether it arrives.
-        let asker = self.places[from].addr;
-        if ask.op != Op::Lease || ask.has(flags::REPLY) || asker != ask.source {
-            return packet;
-        }
-        self.stats.sabotaged += 1;
-        let answer = Header {
-            vssd: VssdId(ask.request as u32),
-            request: u64::from(ask.vssd.0),
-            flags: ask.flags | flags::REPLY,
-            source: ask.target,
-            target: asker,
-            ..ask
-        };
-        self.send(to, asker, Packet::bare(answer));
         packet
     }
 }

@@ -1,0 +1,337 @@
+//! Tests of the healing, on a rack of three nodes that answer or do not.
+
+use super::*;
+use crate::registry::VolumeRecord;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+/// A volume of one set, on nodes 1 and 2, with vSSDs of these numbers.
+fn records() -> Snapshot {
+    let replica = |number| ReplicaRecord {
+        vssd: number,
+        node: number as u8,
+    };
+    Snapshot {
+        next_vssd: 2,
+        volumes: vec![VolumeRecord {
+            id: 1,
+            name: "v".into(),
+            size_bytes: 4096,
+            durability: Default::default(),
+            read_only: false,
+            ready: true,
+            sets: vec![SetRecord {
+                pages: 1,
+                channels: 1,
+                replicas: vec![replica(1), replica(2)],
+                ..SetRecord::default()
+            }],
+        }],
+        ..Snapshot::default()
+    }
+}
+
+fn status(node: u8, roll: Roll) -> NodeStatus {
+    NodeStatus {
+        node,
+        boot: 1,
+        free_channels: 4,
+        pages_per_channel: 10,
+        roll: Some(roll),
+        ..NodeStatus::default()
+    }
+}
+
+fn here(vssd: u32) -> Roll {
+    Roll {
+        here: vec![vssd],
+        ..Roll::default()
+    }
+}
+
+/// A rack of three nodes, of which the third has nothing.
+struct World {
+    heal: Heal,
+    records: Snapshot,
+    state: ChangeState,
+    rolls: [Option<Roll>; 3],
+    /// The start before and this one, of each node.
+    boots: [(u32, u32); 3],
+}
+
+impl World {
+    fn new() -> Self {
+        Self {
+            heal: Heal::new(at(0), Rules::default()),
+            records: records(),
+            state: ChangeState::Done,
+            rolls: [Some(here(1)), Some(here(2)), Some(Roll::default())],
+            boots: [(0, 1); 3],
+        }
+    }
+
+    /// Asks every 200 ms, and stores what is to be stored.
+    fn pass(&mut self, from: u64, to: u64) {
+        for now in (from..to).step_by(200) {
+            self.heal.asked([1, 2, 3].map(NodeId).into_iter());
+            for (node, roll) in (1..).zip(&self.rolls) {
+                if let Some(roll) = roll {
+                    let (before, boot) = self.boots[usize::from(node) - 1];
+                    let status = NodeStatus {
+                        boot,
+                        boot_before: Some(before),
+                        ..status(node, roll.clone())
+                    };
+                    self.heal
+                        .answered(at(now + 1), NodeId(node), at(now + 1), &status);
+                }
+            }
+            let state = self.state;
+            if let Some(next) = self.heal.next(at(now + 1), &self.records, |_, _| state) {
+                self.records = next;
+            }
+        }
+    }
+
+    fn set(&self) -> &SetRecord {
+        &self.records.volumes[0].sets[0]
+    }
+
+    fn replicas(&self) -> Vec<u32> {
+        self.set().replicas.iter().map(|replica| replica.vssd).collect()
+    }
+}
+
+#[test]
+fn a_silent_primary_is_expelled_after_a_second_and_a_copy_is_made_after_a_minute() {
+    let mut world = World::new();
+    world.pass(0, 2_000);
+    world.rolls[0] = None;
+    world.pass(2_000, 2_800);
+    assert_eq!(world.replicas(), [1, 2], "it may only be slow");
+    world.pass(2_800, 3_400);
+    assert_eq!((world.replicas(), world.set().wanted()), (vec![2], 2));
+    assert!(world.set().expelling.is_none(), "the other has learnt it");
+    world.pass(3_400, 60_000);
+    assert_eq!(world.set().joining, None);
+    world.pass(60_000, 64_000);
+    let joining = world.set().joining.expect("a copy is made");
+    assert_eq!((joining.vssd, joining.node, joining.heals()), (3, 3, true));
+    (world.state, world.rolls[2]) = (ChangeState::Joined, Some(here(3)));
+    world.pass(64_000, 64_400);
+    assert_eq!(world.replicas(), [2, 3]);
+    world.state = ChangeState::Done;
+    assert_eq!(world.heal.discards(&world.records).count(), 0, "its node is away");
+    world.rolls[0] = Some(here(1));
+    world.pass(64_400, 65_000);
+    let left: Vec<_> = world.heal.discards(&world.records).collect();
+    assert_eq!(left, [(VssdId(1), NodeId(1))]);
+    world.rolls[0] = Some(Roll::default());
+    world.pass(65_000, 65_400);
+    assert_eq!(world.records.leftovers, []);
+    assert!(world.set().is_whole());
+}
+
+/// Bug: while another set of a volume changed, an expulsion was forgotten by the step that decided it. So what was under way to the
+/// expelled primary waited for ever, and its successor served without having asked the others what was undecided. Cause: the
+/// gateway's word that the set changes nothing was of before. Fix: what is over is noted before anything is begun.
+#[test]
+fn an_expulsion_is_not_over_before_the_others_have_learnt_it() {
+    let mut world = World::new();
+    world.pass(0, 2_000);
+    world.rolls[0] = None;
+    let mut now = 2_000;
+    while world.replicas() == [1, 2] {
+        world.pass(now, now + 200);
+        now += 200;
+    }
+    let expelling = world
+        .set()
+        .expelling
+        .clone()
+        .expect("the other has not learnt it");
+    assert_eq!((expelling.vssds, expelling.was_primary), (vec![1], true));
+    world.pass(now, now + 200);
+    assert_eq!(world.set().expelling, None);
+}
+
+/// Bug: a node got an empty medium so soon that nobody had taken it for silent, and its primaries were never expelled. Cause: of two that do not
+/// hear each other the second one was blamed, so both members were lost, and nobody stayed. Fix: who does not hear a lost one is well.
+#[test]
+fn a_missing_primary_is_expelled_though_the_other_does_not_hear_it() {
+    let mut world = World::new();
+    world.pass(0, 2_000);
+    let unheard = vec![(2, 1)];
+    world.rolls[..2].clone_from_slice(&[Some(Roll::default()), Some(Roll { unheard, ..here(2) })]);
+    world.pass(2_000, 6_000);
+    assert_eq!(world.replicas(), [2]);
+}
+
+#[test]
+fn one_that_has_slept_itself_expels_nobody() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    world.rolls = [None, None, None];
+    world.pass(50_000, 50_400);
+    world.rolls = World::new().rolls;
+    world.pass(50_400, 51_000);
+    assert_eq!(world.replicas(), [1, 2]);
+}
+
+/// Bug: a vSSD that was made after its node's last answer counted as missing while a slow registry held up the asker, and
+/// was expelled. Cause: time that nobody looked was counted. Fix: a member is missing until the node's last answer.
+#[test]
+fn an_answer_of_before_a_sleep_proves_nothing_after_it() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    world.rolls[0] = Some(Roll::default());
+    world.pass(1_000, 1_400);
+    let after = Instant::from_nanos(5_000_000_000);
+    assert_eq!(
+        world.heal.next(after, &world.records, |_, _| ChangeState::Busy),
+        None
+    );
+    assert_eq!(world.replicas(), [1, 2]);
+    world.pass(5_000, 5_400);
+    assert_eq!(world.replicas(), [2], "it is missing indeed");
+}
+
+#[test]
+fn nobody_is_expelled_if_nobody_would_stay_and_late_if_nobody_serves() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    world.rolls = [None, None, Some(Roll::default())];
+    world.pass(1_000, 100_000);
+    assert_eq!(world.replicas(), [1, 2]);
+    world.rolls[1] = Some(Roll {
+        here: vec![2],
+        joining: vec![2],
+        ..Roll::default()
+    });
+    let mut late = World::new();
+    late.rolls = [None, world.rolls[1].clone(), None];
+    late.pass(0, 30_000);
+    assert_eq!(
+        late.replicas(),
+        [1, 2],
+        "the first may have what was acknowledged in memory"
+    );
+    late.pass(30_000, 32_000);
+    assert_eq!(late.replicas(), [2]);
+}
+
+#[test]
+fn a_failed_or_missing_member_is_expelled_though_its_node_answers() {
+    let failed = Roll {
+        failed: vec![2],
+        ..here(2)
+    };
+    for (roll, by) in [(failed, 1_400), (Roll::default(), 2_000)] {
+        let mut world = World::new();
+        world.pass(0, 1_000);
+        world.rolls[1] = Some(roll);
+        world.pass(1_000, by);
+        assert_eq!(world.replicas(), [1]);
+    }
+}
+
+/// Bug: a node whose medium was an image of the past was ignored by its peers for ever, and writes waited for it.
+#[test]
+fn a_medium_of_the_past_is_expelled_and_yields() {
+    let mut world = World::new();
+    world.records.boots.insert(2, 5);
+    world.pass(0, 200);
+    assert_eq!(world.replicas(), [1]);
+    world.pass(200, 2_000);
+    assert_eq!(world.records.boots[&2], 1);
+    assert_eq!(world.set().joining.map(|joining| joining.vssd), Some(2));
+    (world.state, world.records) = (ChangeState::Done, records());
+    world.records.boots = [1, 2, 3].map(|node| (node, 9)).into();
+    world.pass(2_000, 3_000);
+    assert_eq!(world.replicas(), [1, 2], "the whole rack was restored");
+}
+
+/// Bug: the image counted on from where it was, and nobody saw that it lacks what was flushed since.
+#[test]
+fn an_image_of_the_past_with_a_later_start_is_expelled() {
+    let mut world = World::new();
+    world.boots = [(0, 1), (4, 5), (0, 1)];
+    world.pass(0, 200);
+    assert_eq!(world.records.boots[&2], 5);
+    world.boots[1] = (5, 9);
+    world.pass(200, 400);
+    assert_eq!(
+        (world.replicas(), world.records.boots[&2]),
+        (vec![1, 2], 9),
+        "it started again"
+    );
+    world.boots[1] = (5, 12);
+    world.pass(400, 600);
+    assert_eq!(world.replicas(), [1]);
+    world.pass(600, 2_600);
+    assert_eq!(world.records.boots[&2], 12);
+}
+
+#[test]
+fn of_two_that_do_not_hear_each_other_the_primary_stays() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    let unheard = |vssd, peer| {
+        Some(Roll {
+            unheard: vec![(vssd, peer)],
+            ..here(vssd)
+        })
+    };
+    (world.rolls[0], world.rolls[1]) = (unheard(1, 2), unheard(2, 1));
+    world.pass(1_000, 2_400);
+    assert_eq!(world.replicas(), [1, 2]);
+    world.pass(2_400, 3_000);
+    assert_eq!(world.replicas(), [1]);
+}
+
+/// Bug: a node came back with an empty medium while its peer started again, and the set was stuck for ever. Cause: the
+/// peer did not hear the vSSD that was missing, so it counted as not heard itself, and nobody was left to stay. Fix: who
+/// is missing, failed or silent is not heard for that reason.
+#[test]
+fn who_does_not_hear_one_that_is_missing_is_not_lost_itself() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    world.rolls[0] = Some(Roll::default());
+    world.rolls[1] = Some(Roll {
+        unheard: vec![(2, 1)],
+        joining: vec![2],
+        ..here(2)
+    });
+    world.pass(1_000, 30_000);
+    assert_eq!(world.replicas(), [1, 2], "nobody else serves");
+    world.pass(30_000, 32_000);
+    assert_eq!(world.replicas(), [2]);
+}
+
+#[test]
+fn a_node_that_goes_again_and_again_is_trusted_later() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    let mut now = 1_000;
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        world.rolls[1] = None;
+        world.pass(now, now + 3_000);
+        assert_eq!(world.replicas(), [1]);
+        world.rolls[1] = Some(here(2));
+        now += 3_000;
+        let back = now;
+        while world.set().joining.is_none() {
+            world.pass(now, now + 200);
+            now += 200;
+        }
+        waits.push((now - back) / 1_000);
+        world.state = ChangeState::Joined;
+        world.pass(now, now + 400);
+        world.state = ChangeState::Done;
+        now += 400;
+    }
+    assert_eq!(waits, [1, 2, 4, 8]);
+}
