@@ -16,7 +16,7 @@ state() { rack volume show demo --json | jq -r .state; }
 # copies_on NODE: vSSDs that the node itself names.
 copies_on() { rack node show "$1" --json | jq -r .status.vssds; }
 replicas() { rack volume show demo --json | jq -r '[.sets[].replicas | length] | unique | join(" ")'; }
-events() { rack events --json | jq -r .event; }
+events() { rack events --json | jq -r .name; }
 # await TEXT COMMAND…: waits until the command prints the text.
 await() {
     local wanted=$1 i

@@ -46,9 +46,8 @@ use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
 pub use effect::{Effect, Fetch, Persist};
+pub use key::RESEND_AFTER;
 
-/// An unacknowledged message is sent again after this.
-pub const RESEND_AFTER: Duration = Duration::from_millis(40);
 /// A page that stays Invalid this long is replayed by its follower.
 pub const REPLAY_AFTER: Duration = Duration::from_millis(160);
 /// A peer that answers nothing for so long is told of: far longer than any message takes.

@@ -6,22 +6,25 @@
 //!
 //! The world allocates nothing per event once its queues have grown to their working size.
 
+mod canary;
 mod clock;
-mod sabotage;
 
 use crate::media::{CutFate, MediaModel, SimMedium};
 use crate::net::{Fate, LinkModel, Network};
 use crate::queue::{Queue, Timers};
 use base::event::{Events, Kind, Source, Value};
 use base::{
-    Addr, BlockReply, BlockRequest, Instant, Machine, MediaDone, MediaKind, MediaOp, Page, Pool, Queue as _,
-    Rng, VssdId,
+    Addr, BlockReply, BlockRequest, Duration, Instant, Machine, MediaDone, MediaKind, MediaOp, Page, Pool,
+    Queue as _, Rng, VssdId,
 };
+use canary::Sabotage;
 use clock::Clock;
 use host::{Input, Output};
-use sabotage::Sabotage;
+use rack::control::Open;
 use std::collections::VecDeque;
-use wire::rack::{HEADER_BYTES, Header, Op, Packet, Payload};
+use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
+
+pub use canary::Canary;
 
 /// Ticks, and inputs of any kind, at one instant after which the rack is said to run in circles, which is a bug of its
 /// hosts. Far more than any burst of work needs.
@@ -30,38 +33,12 @@ const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
 /// Events of each host that are kept, of those that are routine and of the others: enough to tell what came before a
 /// failure.
 const EVENTS_KEPT: usize = 256;
-
-/// A deliberate break of the protocol, which the checkers must catch. A checker that stays silent is broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Canary {
-    /// None: the protocol is left alone.
-    #[default]
-    None,
-    /// Some invalidations (Hermes' INV) never reach their replica; the world forges the answer.
-    AckWithoutApply,
-    /// Media acknowledge flushes without making anything durable.
-    LoseFlush,
-    /// Some reads are answered with the data of an earlier answer for the same page.
-    StaleRead,
-    /// Answers keep the first continuity that their vSSD told: no gateway learns that memory was lost.
-    HideLoss,
-    /// Nobody hears that a collection or a lease ends, or that a medium failed.
-    HideEvents,
-    /// No member hears that another one was expelled: nobody waits until that one reads no more.
-    HideExpelled,
-    /// No member hears that what it has counts for nothing, when it joins again.
-    HideYield,
-    /// Members take messages of an earlier epoch, or of an earlier start of a peer, for those of the present one.
-    AnyEpoch,
-    /// Some writes are executed once more, later.
-    WriteTwice,
-    /// A member that starts hears of no difference between what it has and what its peers have.
-    HideDifferences,
-    /// Writes that a member sends again, as their writer may be gone, reach nobody; the world forges the answers.
-    HideReplays,
-    /// ToRs take every registration for a promise to ask them alone, for ever.
-    PromiseAll,
-}
+/// Share of the packets that a canary breaks, where it breaks some.
+const CANARY_SHARE: f64 = 0.05;
+/// A write is executed again after at most this, in ns.
+const AGAIN_NS_MAX: u64 = 50_000_000;
+/// Bytes of a digest's answer that say how many pages it covers.
+const COVERED_BYTES: usize = 2;
 
 /// One host's place in the world.
 #[derive(Clone, Copy, Debug)]
@@ -820,5 +797,193 @@ fn check_on_the_wire(packet: &Packet) {
             "a host sends what is not a rack packet ({why}): {:?}",
             packet.header
         ),
+    }
+}
+
+/// What canaries do to packets: the protocol is broken on the wire, and the code under test is not touched.
+impl Core {
+    /// Rest of a packet after the canary.
+    #[cold]
+    pub(super) fn sabotage(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
+        match self.canary {
+            Canary::AckWithoutApply if self.rng.chance(CANARY_SHARE) => self.forge_ack(from, to, packet),
+            Canary::HideReplays if packet.header.has(flags::REPLAY) && packet.header.code != Code::Accept => {
+                self.forge_ack(from, to, packet)
+            }
+            Canary::AnyEpoch => Some(self.renew_epoch(to, packet)),
+            Canary::WriteTwice => Some(self.write_again(from, to, packet)),
+            Canary::HideDifferences => Some(self.hide_differences(to, packet)),
+            Canary::StaleRead => Some(self.answer_stale(packet)),
+            Canary::HideLoss => Some(self.hide_loss(packet)),
+            Canary::HideExpelled | Canary::HideYield => Some(self.hide_terms(packet)),
+            Canary::PromiseAll => Some(self.promise(packet)),
+            _ => Some(packet),
+        }
+    }
+
+    #[cold]
+    fn forge_ack(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
+        // Only at the last hop: a node has a medium.
+        let last_hop = self.places[to].medium.is_some();
+        if packet.header.op != Op::Inv || !last_hop {
+            return Some(packet);
+        }
+        self.stats.sabotaged += 1;
+        let inv = &packet.header;
+        let set = self
+            .sabotage
+            .sets
+            .iter()
+            .find(|set| set.iter().any(|(vssd, _)| *vssd == inv.vssd));
+        let writer = set.and_then(|set| set.iter().find(|(_, addr)| *addr == inv.source));
+        let header = Header {
+            op: Op::Ack,
+            code: Code::SoftOrOk,
+            flags: 0,
+            vssd: writer.map_or(inv.vssd, |(vssd, _)| *vssd),
+            request: u64::from(inv.vssd.0),
+            length: 0,
+            payload_crc: 0,
+            session: self.places[to].session,
+            source: self.places[to].addr,
+            target: inv.source,
+            ..*inv
+        };
+        let next_hop = self.places[from].addr;
+        self.send(to, next_hop, Packet::bare(header));
+        None
+    }
+
+    #[cold]
+    fn promise(&mut self, mut packet: Packet) -> Packet {
+        let header = &mut packet.header;
+        if header.op == Op::CreateVssd && !header.has(flags::REPLY) {
+            header.code = Code::SoftOrOk;
+            self.stats.sabotaged += 1;
+        }
+        packet
+    }
+
+    #[cold]
+    fn hide_terms(&mut self, mut packet: Packet) -> Packet {
+        if packet.header.op != Op::Open || packet.header.has(flags::REPLY) {
+            return packet;
+        }
+        let Some(mut open) = Open::parse(packet.record()) else {
+            return packet;
+        };
+        let term = match self.canary {
+            Canary::HideExpelled => &mut open.terms.expels,
+            _ => &mut open.terms.yields,
+        };
+        if core::mem::take(term) {
+            self.stats.sabotaged += 1;
+            packet = Packet::with_record(packet.header, open.emit());
+        }
+        packet
+    }
+
+    fn hide_loss(&mut self, mut packet: Packet) -> Packet {
+        let header = &mut packet.header;
+        if !matches!(header.op, Op::Write | Op::Flush)
+            || !header.has(flags::REPLY)
+            || header.code != Code::SoftOrOk
+        {
+            return packet;
+        }
+        let known = self.sabotage.continuities.get(&header.vssd.0).copied();
+        let first = known.unwrap_or(header.floor);
+        self.sabotage.continuities.insert(header.vssd.0, first);
+        self.stats.sabotaged += u64::from(first != header.floor);
+        header.floor = first;
+        packet
+    }
+
+    #[cold]
+    fn answer_stale(&mut self, mut packet: Packet) -> Packet {
+        let header = packet.header;
+        if header.op != Op::Read || !header.has(flags::REPLY) || header.code != Code::SoftOrOk {
+            return packet;
+        }
+        let key = (header.vssd.0, header.lba);
+        match self.sabotage.stale.get(&key) {
+            Some(earlier) if self.rng.chance(CANARY_SHARE) => {
+                self.stats.sabotaged += 1;
+                packet.header.payload_crc = earlier.header.payload_crc;
+                packet.header.length = earlier.header.length;
+                packet.header.flags = header.flags & !flags::ZERO | earlier.header.flags & flags::ZERO;
+                packet.payload = earlier.payload.clone();
+            }
+            Some(_) => {}
+            None => {
+                self.sabotage.stale.insert(key, packet.clone());
+            }
+        }
+        packet
+    }
+
+    /// A message between members is of the epoch of the one that gets it.
+    #[cold]
+    fn renew_epoch(&mut self, to: usize, mut packet: Packet) -> Packet {
+        let header = &mut packet.header;
+        if !matches!(header.op, Op::Inv | Op::Ack | Op::Val) || self.places[to].medium.is_none() {
+            return packet;
+        }
+        // The sender's vSSD is in the place of the request's number.
+        let sender = header.request as u32;
+        let (known, session) = self.sabotage.epochs.get(&sender).copied().unwrap_or_default();
+        // A message that was held back is older than the last one.
+        if session <= header.session {
+            self.sabotage
+                .epochs
+                .insert(sender, (header.epoch, header.session));
+        }
+        let Some(&(epoch, _)) = self.sabotage.epochs.get(&header.vssd.0) else {
+            return packet;
+        };
+        let is_old = session > header.session || header.epoch != epoch;
+        if is_old && known != 0 {
+            self.stats.sabotaged += 1;
+            (header.epoch, header.session) = (epoch, session.max(header.session));
+        }
+        packet
+    }
+
+    /// A copy of a write comes later, as if from somebody else.
+    #[cold]
+    fn write_again(&mut self, from: usize, to: usize, packet: Packet) -> Packet {
+        let header = packet.header;
+        let is_write = matches!(header.op, Op::Write | Op::Zero) && !header.has(flags::REPLY);
+        if !is_write || self.places[to].medium.is_none() || !self.rng.chance(CANARY_SHARE) {
+            return packet;
+        }
+        self.stats.sabotaged += 1;
+        let mut copy = packet.clone();
+        copy.header.source.port += 1;
+        let at = self.now + Duration::from_nanos(self.rng.below(AGAIN_NS_MAX));
+        self.places[to].under_way += 1;
+        let (from, to) = (from as u16, to as u16);
+        self.queue.push(
+            at,
+            Event::Packet {
+                from,
+                to,
+                packet: copy,
+            },
+        );
+        packet
+    }
+
+    #[cold]
+    fn hide_differences(&mut self, to: usize, mut packet: Packet) -> Packet {
+        let header = packet.header;
+        let is_answer = header.op == Op::Digest && header.has(flags::REPLY);
+        if !is_answer || self.places[to].medium.is_none() || packet.record().len() <= COVERED_BYTES {
+            return packet;
+        }
+        self.stats.sabotaged += 1;
+        let covered = packet.record()[..COVERED_BYTES].to_vec();
+        packet = Packet::with_record(header, covered);
+        packet
     }
 }

@@ -5,6 +5,8 @@ use base::{Duration, Instant, Lpn};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Packet};
 
+/// An unacknowledged message is sent again after this.
+pub const RESEND_AFTER: Duration = Duration::from_millis(40);
 /// What is not acknowledged is sent again after at most `RESEND_AFTER` times two to this: as often as a follower replays.
 const RESEND_SHIFT_MAX: u8 = 2;
 /// A peer's word that it waits for room is good for so long.
@@ -58,7 +60,7 @@ impl Key {
 
     /// True if it is to be sent again: ever later, so that peers who are slow are not slowed down further.
     pub fn is_due(&self, now: Instant) -> bool {
-        now.since(self.sent_at) >= super::RESEND_AFTER * (1 << self.resends)
+        now.since(self.sent_at) >= RESEND_AFTER * (1 << self.resends)
     }
 
     /// It is sent again. Who said long ago that it waits is asked once more.
