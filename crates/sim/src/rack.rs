@@ -184,7 +184,7 @@ pub struct Failover {
     pub look_every: Duration,
     /// Of the times between looks.
     pub seed: u64,
-    /// The deliberate break: every lead gets the same session, so that nodes cannot tell them apart.
+    /// The deliberate break: every lead gets the same session, as a registry that fell back could give it.
     pub one_session: bool,
 }
 
