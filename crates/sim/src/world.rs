@@ -37,6 +37,8 @@ const EVENTS_KEPT: usize = 256;
 const CANARY_SHARE: f64 = 0.05;
 /// A write is executed again after at most this, in ns.
 const AGAIN_NS_MAX: u64 = 50_000_000;
+/// Its copy has a number that is so much higher: one of the window that nobody has used yet.
+const AGAIN_NUMBERS: u64 = 512;
 /// Bytes of a digest's answer that say how many pages it covers.
 const COVERED_BYTES: usize = 2;
 
@@ -949,7 +951,7 @@ impl Core {
         packet
     }
 
-    /// A copy of a write comes later, as if from somebody else.
+    /// A copy of a write comes later, as if it were another one.
     #[cold]
     fn write_again(&mut self, from: usize, to: usize, packet: Packet) -> Packet {
         let header = packet.header;
@@ -959,7 +961,8 @@ impl Core {
         }
         self.stats.sabotaged += 1;
         let mut copy = packet.clone();
-        copy.header.source.port += 1;
+        copy.header.request += AGAIN_NUMBERS;
+        copy.header.floor += AGAIN_NUMBERS as u32;
         let at = self.now + Duration::from_nanos(self.rng.below(AGAIN_NS_MAX));
         self.places[to].under_way += 1;
         let (from, to) = (from as u16, to as u16);
