@@ -1,59 +1,12 @@
 //! Reads under a central controller that decides about collection (RackBlox (Software), RackBlox §4.1): a server that
 //! collects names the replica that does not, and the client asks there.
 
-use base::{
-    Addr, BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, NodeId, Page, Pages, Pool,
-    SectorRange, VolumeId, VssdId,
-};
-use host::{Gateway, GatewayConfig, Input, Output};
-use rack::registry::{ReplicaRecord, SetRecord, VolumeRecord};
+mod support;
+
+use base::{BlockOp, BlockRequest, Instant, Machine, Page, Pages, Pool, SectorRange, VssdId};
+use host::{Gateway, Input};
+use support::{VOLUME, gateway, poll_all};
 use wire::rack::{Code, Header, Op, Packet, flags};
-
-const VOLUME: VolumeId = VolumeId(1);
-
-fn addr(last: u8) -> Addr {
-    Addr::new([10, 0, 0, last], 1)
-}
-
-/// A gateway with one volume, whose set's vSSDs are 1 and 2.
-fn gateway(pool: &Pool) -> Gateway {
-    let mut gateway = Gateway::new(
-        GatewayConfig {
-            addr: addr(9),
-            tors: vec![addr(8)],
-            session: 1,
-            nodes: vec![(NodeId(1), addr(1)), (NodeId(2), addr(2))],
-            request_timeout: Duration::from_secs(60),
-            shaping: None,
-            reads: host::gateway::Reads::default(),
-            shared: false,
-        },
-        pool.clone(),
-    );
-    let set = SetRecord {
-        pages: 8,
-        channels: 1,
-        replicas: [1, 2]
-            .map(|vssd| ReplicaRecord {
-                vssd,
-                node: vssd as u8,
-            })
-            .to_vec(),
-        ..SetRecord::default()
-    };
-    let volume = VolumeRecord {
-        id: 1,
-        name: "v".to_owned(),
-        size_bytes: 8 * 4096,
-        durability: Default::default(),
-        read_only: false,
-        ready: true,
-        sets: vec![set],
-    };
-    gateway.open_volume(Instant::ZERO, volume, false);
-    drain(&mut gateway);
-    gateway
-}
 
 fn read(gateway: &mut Gateway) -> Header {
     let request = BlockRequest {
@@ -66,23 +19,10 @@ fn read(gateway: &mut Gateway) -> Header {
         pages: Pages::new(),
     };
     gateway.handle(Instant::ZERO, Input::Request(request));
-    let (sent, _) = drain(gateway);
+    let (sent, _) = poll_all(gateway);
     sent.into_iter()
         .find(|header| header.op == Op::Read)
         .expect("a read is sent")
-}
-
-fn drain(gateway: &mut Gateway) -> (Vec<Header>, Vec<BlockReply>) {
-    let (mut packets, mut replies) = (Vec::new(), Vec::new());
-    while let Some(output) = gateway.poll() {
-        match output {
-            Output::Send { packet, .. } => packets.push(packet.header),
-            Output::Reply(reply) => replies.push(reply),
-            Output::Media(_) => unreachable!("a gateway has no medium"),
-            Output::Event(_) => {}
-        }
-    }
-    (packets, replies)
 }
 
 /// The answer of a server that collects and names a replica.
@@ -96,31 +36,31 @@ fn named(asked: &Header, replica: u32) -> Packet {
 #[test]
 fn a_read_goes_on_to_the_replica_that_was_named_and_is_answered_there() {
     let pool = Pool::new(64, 512);
-    let mut gateway = gateway(&pool);
+    let mut gateway = gateway(&pool, &[1, 2]).0;
     let asked = read(&mut gateway);
     assert_eq!((asked.vssd, asked.has(flags::PINNED)), (VssdId(1), false));
     gateway.handle(Instant::ZERO, Input::Packet(named(&asked, 2)));
-    let (sent, replies) = drain(&mut gateway);
+    let (sent, replies) = poll_all(&mut gateway);
     assert_eq!((sent.len(), replies.len()), (1, 0));
     assert_eq!((sent[0].vssd, sent[0].request), (VssdId(2), asked.request));
     assert!(sent[0].has(flags::PINNED), "nobody sends it on again");
     let page: Option<Page> = None;
     let answer = Packet::with_page(sent[0].reply(Code::SoftOrOk), page, 0);
     gateway.handle(Instant::ZERO, Input::Packet(answer));
-    let (_, replies) = drain(&mut gateway);
+    let (_, replies) = poll_all(&mut gateway);
     assert!(replies.len() == 1 && replies[0].result.is_ok(), "{replies:?}");
 }
 
 #[test]
 fn a_replica_that_does_not_answer_is_left_for_the_primary() {
     let pool = Pool::new(64, 512);
-    let mut gateway = gateway(&pool);
+    let mut gateway = gateway(&pool, &[1, 2]).0;
     let asked = read(&mut gateway);
     gateway.handle(Instant::ZERO, Input::Packet(named(&asked, 2)));
-    drain(&mut gateway);
+    poll_all(&mut gateway);
     let read = loop {
         gateway.tick(gateway.deadline().expect("it is sent again"));
-        let (sent, _) = drain(&mut gateway);
+        let (sent, _) = poll_all(&mut gateway);
         if let Some(read) = sent.into_iter().find(|header| header.op == Op::Read) {
             break read;
         }
@@ -131,10 +71,10 @@ fn a_replica_that_does_not_answer_is_left_for_the_primary() {
 #[test]
 fn a_stranger_is_not_followed_and_who_named_it_answers() {
     let pool = Pool::new(64, 512);
-    let mut gateway = gateway(&pool);
+    let mut gateway = gateway(&pool, &[1, 2]).0;
     let asked = read(&mut gateway);
     gateway.handle(Instant::ZERO, Input::Packet(named(&asked, 7)));
-    let (sent, replies) = drain(&mut gateway);
+    let (sent, replies) = poll_all(&mut gateway);
     assert!(sent.len() == 1 && replies.is_empty(), "{sent:?} {replies:?}");
     assert_eq!((sent[0].vssd, sent[0].has(flags::PINNED)), (VssdId(1), true));
 }

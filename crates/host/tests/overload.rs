@@ -1,48 +1,16 @@
-//! What is slow is not made slower: a write that is not answered is asked about, and its page goes over the wire again only if its node does
+//! Nobody slows down further what is slow: a gateway asks about a write that is not answered, and sends its page again only if the node does
 //! not have it.
 
 mod support;
 
-use base::{
-    BlockOp, BlockReply, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, SectorRange,
-    VolumeId, VssdId,
-};
-use host::{Gateway, GatewayConfig, Input, Output};
-use rack::registry::{ReplicaRecord, SetRecord, VolumeRecord};
-use support::{World, addr};
+use base::{BlockOp, BlockRequest, Instant, Machine, Pages, Pool, SectorRange, VssdId};
+use host::{Gateway, Input};
+use support::{VOLUME, World, poll_all};
 use wire::rack::{Code, Header, Op, Packet};
 
-const VOLUME: VolumeId = VolumeId(1);
-
-/// A gateway whose one volume has one copy, as vSSD 1.
+/// A gateway whose one vSSD is open.
 fn gateway(pool: &Pool) -> Gateway {
-    let config = GatewayConfig {
-        addr: addr(9),
-        tors: vec![addr(8)],
-        session: 1,
-        nodes: vec![(NodeId(1), addr(1))],
-        request_timeout: Duration::from_secs(60),
-        shaping: None,
-        reads: host::gateway::Reads::default(),
-        shared: false,
-    };
-    let mut gateway = Gateway::new(config, pool.clone());
-    let volume = VolumeRecord {
-        id: VOLUME.0,
-        name: "v".to_owned(),
-        size_bytes: 8 * 4096,
-        durability: Default::default(),
-        read_only: false,
-        ready: true,
-        sets: vec![SetRecord {
-            pages: 8,
-            channels: 1,
-            replicas: vec![ReplicaRecord { vssd: 1, node: 1 }],
-            ..SetRecord::default()
-        }],
-    };
-    gateway.open_volume(Instant::ZERO, volume, false);
-    let opened = drain(&mut gateway).0;
+    let (mut gateway, opened) = support::gateway(pool, &[1]);
     let open = opened
         .iter()
         .find(|header| header.op == Op::Open)
@@ -50,19 +18,6 @@ fn gateway(pool: &Pool) -> Gateway {
     let answer = Packet::bare(open.reply(Code::SoftOrOk));
     gateway.handle(Instant::ZERO, Input::Packet(answer));
     gateway
-}
-
-fn drain(gateway: &mut Gateway) -> (Vec<Header>, Vec<BlockReply>) {
-    let (mut packets, mut replies) = (Vec::new(), Vec::new());
-    while let Some(output) = gateway.poll() {
-        match output {
-            Output::Send { packet, .. } => packets.push(packet.header),
-            Output::Reply(reply) => replies.push(reply),
-            Output::Media(_) => unreachable!("a gateway has no medium"),
-            Output::Event(_) => {}
-        }
-    }
-    (packets, replies)
 }
 
 fn write(gateway: &mut Gateway, pool: &Pool) -> Header {
@@ -79,7 +34,7 @@ fn write(gateway: &mut Gateway, pool: &Pool) -> Header {
         pages,
     };
     gateway.handle(Instant::ZERO, Input::Request(request));
-    let sent = drain(gateway).0;
+    let sent = poll_all(gateway).0;
     let write = sent.into_iter().find(|header| header.op == Op::Write);
     write.expect("a write is sent")
 }
@@ -89,7 +44,7 @@ fn next_sending(gateway: &mut Gateway) -> (Instant, Header) {
     loop {
         let now = gateway.deadline().expect("it is sent again");
         gateway.tick(now);
-        let sent = drain(gateway).0;
+        let sent = poll_all(gateway).0;
         if let Some(&sent) = sent
             .iter()
             .find(|header| matches!(header.op, Op::Write | Op::Ask))
@@ -129,7 +84,7 @@ fn a_node_that_lacks_the_write_gets_it_at_once_and_the_answer_to_the_question_en
     write(&mut gateway, &pool);
     let (now, asked) = next_sending(&mut gateway);
     gateway.handle(now, Input::Packet(Packet::bare(asked.reply(Code::Absent))));
-    let sent = drain(&mut gateway).0;
+    let sent = poll_all(&mut gateway).0;
     assert_eq!(
         sent.iter().map(|header| header.op).collect::<Vec<_>>(),
         [Op::Write]
@@ -137,7 +92,7 @@ fn a_node_that_lacks_the_write_gets_it_at_once_and_the_answer_to_the_question_en
     let (now, asked) = next_sending(&mut gateway);
     assert_eq!(asked.op, Op::Ask);
     gateway.handle(now, Input::Packet(Packet::bare(asked.reply(Code::SoftOrOk))));
-    let replies = drain(&mut gateway).1;
+    let replies = poll_all(&mut gateway).1;
     assert!(replies.len() == 1 && replies[0].result.is_ok(), "{replies:?}");
 }
 

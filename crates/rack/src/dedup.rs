@@ -2,8 +2,8 @@
 //! how far back its oldest unanswered one lies; a server remembers the outcomes from there on, so that a request
 //! that arrives twice is executed once, however late the copy.
 //!
-//! One requester at a time may change a vSSD: the first one of the highest session. Whatever the others have sent is
-//! refused, wherever it is ([`Dedup::fence`]).
+//! One requester at a time may change a vSSD: the first one of the highest session. All requests of others are refused,
+//! however long ago they were sent ([`Dedup::fence`]).
 //!
 //! Memory is bounded: a window of [`WINDOW`] requests. A restart of the server forgets the window; the membership epoch,
 //! which a restart changes, then refuses the old copies.

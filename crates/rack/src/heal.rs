@@ -332,7 +332,7 @@ impl Heal {
         status.boot < boot || status.boot > boot && status.boot_before.is_some_and(|before| before < boot)
     }
 
-    /// What a member is lost for, whatever the others hear.
+    /// Why a member is lost, apart from what the others hear.
     fn own_cause(
         &self,
         now: Instant,

@@ -235,12 +235,7 @@ impl Operators {
         let Some(control) = self.control else { return true };
         let stored = self.stored();
         let is_whole = stored.exchanging().next().is_none()
-            && (control.heal.is_none()
-                || stored
-                    .volumes
-                    .iter()
-                    .flat_map(|record| &record.sets)
-                    .all(SetRecord::is_whole))
+            && (control.heal.is_none() || sets_of(stored).all(SetRecord::is_whole))
             && moves_are_over(stored)
             && stored.growing.is_empty()
             && stored.deleting.is_empty()
@@ -301,13 +296,7 @@ impl Operators {
 
     /// Notes whose place was taken otherwise than in an exchange.
     fn note_moves(&mut self) {
-        let sets = self
-            .registry
-            .stored()
-            .volumes
-            .iter()
-            .flat_map(|record| &record.sets);
-        for set in sets {
+        for set in sets_of(self.registry.stored()) {
             let leaving = set.leaving.filter(|leaving| leaving.moves || leaving.surplus);
             self.moved_away
                 .extend(leaving.map(|leaving| VssdId(leaving.vssd)));
@@ -317,12 +306,7 @@ impl Operators {
     }
 
     fn count_copies(&mut self) {
-        let sets = self
-            .registry
-            .stored()
-            .volumes
-            .iter()
-            .flat_map(|record| &record.sets);
+        let sets = sets_of(self.registry.stored());
         let copies: Vec<(usize, usize)> = sets.map(|set| (set.replicas.len(), set.wanted())).collect();
         let mut known = self.copies.iter().zip(&copies);
         self.lost_copies |= known.any(|(had, (has, wanted))| has < had && has < wanted);
@@ -390,7 +374,7 @@ impl Operators {
 
     /// How members of sets change.
     pub fn changes(&self) -> Changes {
-        let sets = || self.stored().volumes.iter().flat_map(|record| &record.sets);
+        let sets = || sets_of(self.stored());
         let joins =
             |test: fn(&JoiningRecord) -> bool| sets().any(|set| set.joining.as_ref().is_some_and(test));
         Changes {
@@ -521,7 +505,7 @@ impl Operators {
 
 /// True if nothing is left to move.
 fn moves_are_over(stored: &Snapshot) -> bool {
-    let mut sets = stored.volumes.iter().flat_map(|record| &record.sets);
+    let mut sets = sets_of(stored);
     let is_empty = |drain: &DrainRecord| !drain.removes && stored.members_on(drain.node) == 0;
     stored.rebalance_moves == 0 && stored.drains.iter().all(is_empty) && !sets.any(SetRecord::has_surplus)
 }
@@ -530,4 +514,9 @@ enum Sabotaged {
     Call(Call),
     /// Instead of deleting it.
     Close(VolumeRecord),
+}
+
+/// Every set of every volume.
+fn sets_of(records: &Snapshot) -> impl Iterator<Item = &SetRecord> {
+    records.volumes.iter().flat_map(|record| &record.sets)
 }

@@ -21,7 +21,7 @@ pub(super) struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// What was sent once was answered after this time (§2).
+    /// An answer took so long, to an operation that was sent once (§2).
     pub fn observe(&mut self, took: Duration) {
         let nanos = took.as_nanos() as u64;
         self.doublings = 0;
@@ -34,7 +34,7 @@ impl RoundTrip {
         }
     }
 
-    /// What was sent so many times is not answered in time (§5.5). Of operations that are late together one counts.
+    /// An operation that was sent so many times has no answer in time (§5.5). Of operations that are late together one counts.
     pub fn missed(&mut self, now: Instant, attempts: u32) {
         let waited = self.wait(0);
         if self.doubled_at.is_none_or(|at| now.since(at) >= waited) {

@@ -1,13 +1,17 @@
-//! A node alone, driven by hand.
+//! A node alone, or a gateway alone, driven by hand.
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use base::device::execute;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
-use base::{Addr, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Page, Pool, VssdId};
+use base::{
+    Addr, BlockReply, Duration, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Page,
+    Pool, VolumeId, VssdId,
+};
 use flash::{Geometry, Ssd};
-use host::{Input, Node, NodeConfig, Output};
+use host::{Gateway, GatewayConfig, Input, Node, NodeConfig, Output};
 use rack::control::{Intent, Open, Terms};
 use rack::membership::Membership;
+use rack::registry::{ReplicaRecord, SetRecord, VolumeRecord};
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
@@ -19,6 +23,8 @@ const GEOMETRY: Geometry = Geometry {
     pages_per_block: 64,
 };
 pub const VSSD: VssdId = VssdId(1);
+/// The volume of [`gateway`].
+pub const VOLUME: VolumeId = VolumeId(1);
 
 pub fn addr(last: u8) -> Addr {
     Addr::new([10, 0, 0, last], 1)
@@ -150,4 +156,54 @@ impl World {
         let ok = |reply: &&Header| reply.op == Op::Write && reply.code == Code::SoftOrOk;
         self.replies.iter().filter(ok).count()
     }
+}
+
+/// A gateway with one volume of one set, whose vSSDs have the numbers of their nodes; and what it has sent to open them.
+pub fn gateway(pool: &Pool, vssds: &[u8]) -> (Gateway, Vec<Header>) {
+    let config = GatewayConfig {
+        addr: addr(9),
+        tors: vec![addr(8)],
+        session: 1,
+        nodes: vssds.iter().map(|&id| (NodeId(id), addr(id))).collect(),
+        request_timeout: Duration::from_secs(60),
+        shaping: None,
+        reads: host::gateway::Reads::default(),
+        shared: false,
+    };
+    let mut gateway = Gateway::new(config, pool.clone());
+    let replica = |&node| ReplicaRecord {
+        vssd: u32::from(node),
+        node,
+    };
+    let volume = VolumeRecord {
+        id: VOLUME.0,
+        name: "v".to_owned(),
+        size_bytes: 8 * PAGE_BYTES as u64,
+        durability: Default::default(),
+        read_only: false,
+        ready: true,
+        sets: vec![SetRecord {
+            pages: 8,
+            channels: 1,
+            replicas: vssds.iter().map(replica).collect(),
+            ..SetRecord::default()
+        }],
+    };
+    gateway.open_volume(Instant::ZERO, volume, false);
+    let (opened, _) = poll_all(&mut gateway);
+    (gateway, opened)
+}
+
+/// What a gateway sends and answers.
+pub fn poll_all(gateway: &mut Gateway) -> (Vec<Header>, Vec<BlockReply>) {
+    let (mut packets, mut replies) = (Vec::new(), Vec::new());
+    while let Some(output) = gateway.poll() {
+        match output {
+            Output::Send { packet, .. } => packets.push(packet.header),
+            Output::Reply(reply) => replies.push(reply),
+            Output::Media(_) => unreachable!("a gateway has no medium"),
+            Output::Event(_) => {}
+        }
+    }
+    (packets, replies)
 }

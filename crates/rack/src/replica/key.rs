@@ -7,7 +7,7 @@ use wire::rack::{Code, Header, Packet};
 
 /// An unacknowledged message is sent again after this.
 pub const RESEND_AFTER: Duration = Duration::from_millis(40);
-/// What is not acknowledged is sent again after at most `RESEND_AFTER` times two to this: as often as a follower replays.
+/// A value that is not acknowledged is sent again after at most `RESEND_AFTER` times two to this: as often as a follower replays.
 const RESEND_SHIFT_MAX: u8 = 2;
 /// A peer's word that it waits for room is good for so long.
 pub(super) const HELD_FOR: Duration = Duration::from_secs(1);
@@ -31,8 +31,9 @@ pub(super) struct Key {
     pub failure: Option<Code>,
     /// Bit per peer that has not acknowledged.
     pub pending: u8,
-    /// Of these, those that have the value and wait for room, and when one said so last.
+    /// The peers of these that have the value and wait for room.
     pub held: u8,
+    /// When one said so last.
     pub held_at: Instant,
     pub since: Instant,
     pub sent_at: Instant,
@@ -63,7 +64,7 @@ impl Key {
         now.since(self.sent_at) >= RESEND_AFTER * (1 << self.resends)
     }
 
-    /// It is sent again. Who said long ago that it waits is asked once more.
+    /// It is sent again, also to a peer that said long ago that it waits.
     pub fn resend(&mut self, now: Instant) {
         if now.since(self.held_at) >= HELD_FOR {
             self.held = 0;
