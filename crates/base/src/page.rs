@@ -146,9 +146,7 @@ impl Pool {
 
     /// A page of zeros, or `None` when the pool is empty.
     pub fn alloc_zeroed(&self) -> Option<Page> {
-        let page = self.alloc()?;
-        page.with_mut(|bytes| bytes.fill(0));
-        Some(page)
+        self.alloc().map(Page::zeroed)
     }
 
     /// Keeps back so many pages more, as long as the reserve lives; of all reserves together an eighth of the pool at most.
@@ -194,9 +192,7 @@ impl Reserve {
 
     /// A page of zeros, or `None` when not one is left.
     pub fn alloc_zeroed(&self) -> Option<Page> {
-        let page = self.alloc()?;
-        page.with_mut(|bytes| bytes.fill(0));
-        Some(page)
+        self.alloc().map(Page::zeroed)
     }
 
     /// Pages that can still be taken.
@@ -213,6 +209,12 @@ impl Drop for Reserve {
 }
 
 impl Page {
+    /// The page, which is the caller's alone, with zeros.
+    fn zeroed(self) -> Self {
+        self.with_mut(|bytes| bytes.fill(0));
+        self
+    }
+
     fn range(&self) -> core::ops::Range<usize> {
         let start = self.index as usize * self.pool.page_bytes;
         start..start + self.pool.page_bytes
