@@ -185,6 +185,7 @@ fn a_step_of_a_change_waits_for_the_answers_to_the_one_before() {
         was_primary: true,
         moves: false,
         surplus: false,
+        secured: false,
     });
     world.gateway.change_sets(world.now, &record);
     world.zero();
@@ -217,6 +218,7 @@ fn a_copy_too_many_goes_when_the_others_have_flushed_and_nothing_is_written_befo
         was_primary: false,
         moves: true,
         surplus: true,
+        secured: false,
     });
     world.gateway.change_sets(world.now, &record);
     let serve = |vssd| (vssd, Op::Open, Some(Intent::Serve));
@@ -230,7 +232,15 @@ fn a_copy_too_many_goes_when_the_others_have_flushed_and_nothing_is_written_befo
     world.say(1, Op::Open, Code::SoftOrOk);
     assert_eq!(world.asks(), [flush(1)]);
     world.say(1, Op::Flush, Code::SoftOrOk);
-    assert_eq!(world.asks(), [(2, Op::Delete, None)]);
+    assert_eq!((world.asks(), world.state()), (vec![], ChangeState::Secured));
+    let set = &mut record.sets[0];
+    set.generation += 1;
+    set.leaving = set.leaving.map(|leaving| LeavingRecord {
+        secured: true,
+        ..leaving
+    });
+    world.gateway.change_sets(world.now, &record);
+    assert_eq!(world.asks(), [(2, Op::Delete, None)], "as the registry has it");
     world.answer(2);
     assert_eq!(world.asks(), [serve(1)]);
     world.answer(1);
@@ -294,6 +304,7 @@ fn moved_copy(generation: u32) -> VolumeRecord {
         was_primary: true,
         moves: false,
         surplus: false,
+        secured: false,
     });
     record
 }

@@ -60,6 +60,8 @@ pub enum ChangeState {
     Busy,
     /// Every joining vSSD holds everything, durably.
     Joined,
+    /// Everyone but the surplus copy holds everything, durably.
+    Secured,
     /// A node refused: it cannot be done.
     Failed(VssdId, Code),
     /// Nothing is under way; what was to leave is gone.
@@ -167,6 +169,7 @@ impl Snapshot {
                 was_primary: false,
                 moves: false,
                 surplus: false,
+                secured: false,
             });
             any = true;
         }

@@ -24,7 +24,7 @@
 use crate::control::{NodeStatus, Roll};
 use crate::exchange::ChangeState;
 use crate::moves;
-use crate::registry::{JoiningRecord, ReplicaRecord, SetRecord, Snapshot};
+use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot};
 use crate::room::{Rooms, Site};
 use base::event::Kind;
 use base::{Duration, Instant, NodeId, VolumeId, VssdId};
@@ -412,8 +412,11 @@ impl Heal {
             if lost.is_empty() {
                 continue;
             }
-            let stay = set.replicas.iter().filter(|r| !lost.contains(&r.vssd));
-            let mut stay = stay.filter(|replica| self.is_well(replica)).peekable();
+            let stays = set.replicas.iter().filter(|r| !lost.contains(&r.vssd));
+            let kept = set.leaving.filter(LeavingRecord::may_stay);
+            let kept = kept.map(|LeavingRecord { vssd, node, .. }| ReplicaRecord { vssd, node });
+            let stays = stays.chain(kept.as_ref());
+            let mut stay = stays.filter(|replica| self.is_well(replica)).peekable();
             let since = lost.iter().filter_map(|vssd| self.lost.get(vssd));
             let waited = since.map(|lost| now.since(lost.since)).min();
             let is_patient = waited.is_some_and(|waited| waited >= self.rules.patience);
@@ -499,7 +502,16 @@ impl Heal {
             if set.expelling.is_some() && state(volume, index) == ChangeState::Done {
                 (set.expelling, set.leaving) = (None, None);
             }
-            let has_moved = set.leaving.is_some_and(|leaving| leaving.moves);
+            let may_stay = |leaving: &&mut LeavingRecord| leaving.may_stay();
+            if state(volume, index) == ChangeState::Secured
+                && let Some(leaving) = set.leaving.as_mut().filter(may_stay)
+            {
+                leaving.secured = true;
+                set.generation += 1;
+            }
+            let has_moved = set
+                .leaving
+                .is_some_and(|leaving| leaving.moves && !leaving.may_stay());
             if has_moved && set.expelling.is_none() && state(volume, index) == ChangeState::Done {
                 set.leaving = None;
                 self.changed_at = now;
@@ -510,7 +522,7 @@ impl Heal {
             match state(volume, index) {
                 ChangeState::Joined if is_kept(next, volume) => self.joined(now, next, volume, index),
                 ChangeState::Failed(..) => self.give_up_joining(now, next, volume.0, index),
-                ChangeState::Joined | ChangeState::Busy | ChangeState::Done => {}
+                ChangeState::Joined | ChangeState::Secured | ChangeState::Busy | ChangeState::Done => {}
             }
         }
     }

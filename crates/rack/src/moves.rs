@@ -9,8 +9,9 @@
 //! | `leaving`, `moves` | the vSSD that had the place is deleted | forgotten when that is done |
 //!
 //! Rules:
-//! - A copy that is given up goes when the others have flushed what all hold, and nothing is changed meanwhile: a node may
-//!   have lost its memory just before the decision.
+//! - A copy that is given up goes when the others have flushed what all hold, and the registry has noted that. Nothing is
+//!   changed meanwhile: a node may have lost its memory just before the decision. If another copy is lost before, this one
+//!   stays.
 //! - A set moves one member at a time, and only while all its replicas are well and serve. So it never has fewer copies than
 //!   before.
 //! - At most [`Sight::moves_max`] moves are under way in a rack.
@@ -149,6 +150,7 @@ fn drop_surplus(records: &mut Snapshot, sight: &Sight, told: &mut Vec<Kind>) {
             was_primary: false,
             moves: true,
             surplus: true,
+            secured: false,
         });
         set.generation += 1;
         let (volume, vssd) = (at.0, VssdId(vssd));

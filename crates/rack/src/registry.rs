@@ -81,6 +81,16 @@ pub struct LeavingRecord {
     /// Its set is to have fewer copies, and nothing takes its place.
     #[serde(default, skip_serializing_if = "is_false")]
     pub surplus: bool,
+    /// Of a surplus copy: the others have everything durably, so that it may be deleted. Before, it is still a member.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub secured: bool,
+}
+
+impl LeavingRecord {
+    /// True if it is still a member, and is not deleted before the others have everything durably.
+    pub fn may_stay(&self) -> bool {
+        self.surplus && !self.secured
+    }
 }
 
 /// Replicas of one part of a volume. The first is the primary: it orders the writes.
@@ -125,9 +135,13 @@ impl SetRecord {
         all.map(|(vssd, node)| (VssdId(vssd), NodeId(node)))
     }
 
-    /// Members that are lost are members no more. Nor is one that joins: it joins again when the others are settled.
+    /// Members that are lost are members no more. Nor is one that joins: it joins again when the others are settled. A surplus
+    /// copy that may stay does.
     pub fn expel(&mut self, lost: &[u32]) {
         self.copies = self.wanted() as u32;
+        let kept = self.leaving.take_if(|leaving| leaving.may_stay());
+        let kept = kept.map(|LeavingRecord { vssd, node, .. }| ReplicaRecord { vssd, node });
+        self.replicas.extend(kept);
         let was_primary = lost.contains(&self.replicas[0].vssd);
         let (gone, stay) = self
             .replicas
@@ -175,6 +189,7 @@ impl SetRecord {
             was_primary: place == 0,
             moves: joining.moves,
             surplus: false,
+            secured: false,
         });
     }
 

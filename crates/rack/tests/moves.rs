@@ -87,7 +87,8 @@ impl World {
             let members = sets().flat_map(SetRecord::vssds);
             let members = members.map(|(vssd, node)| (vssd.0, node.0));
             let expelled = sets().flat_map(|set| set.expelled.iter().map(|left| (left.vssd, left.node)));
-            let leaving = sets().filter_map(|set| set.leaving.map(|leaving| leaving.vssd));
+            let leaving = sets().filter_map(|set| set.leaving.filter(|leaving| !leaving.may_stay()));
+            let leaving = leaving.map(|leaving| leaving.vssd);
             let leaving: Vec<u32> = leaving.collect();
             *vssds = members
                 .chain(expelled)
@@ -129,8 +130,12 @@ impl World {
         let state = |id, set: usize| {
             let set = &records.volume_of(id).expect("it was asked for").sets[set];
             let left = set.leaving.map(|leaving| leaving.node);
+            let may_stay = set.leaving.is_some_and(|leaving| leaving.may_stay());
+            let is_well = set.replicas.iter().all(|replica| !away.contains(&replica.node));
             match set.joining.map(|joining| joining.node) {
                 Some(node) if !away.contains(&node) => ChangeState::Joined,
+                None if may_stay && is_well => ChangeState::Secured,
+                None if may_stay => ChangeState::Busy,
                 None if !left.is_some_and(|node| away.contains(&node)) => ChangeState::Done,
                 _ => ChangeState::Busy,
             }
@@ -361,6 +366,27 @@ fn copies_of_a_volume_become_more_at_once_and_fewer_without_losing_the_primary()
         .collect();
     assert_eq!(primaries, [1, 3]);
     assert_eq!(world.loads().iter().sum::<usize>(), 2);
+}
+
+/// Bug: a set was to have one copy, and the node of the one that was to stay died for ever before the other one was deleted.
+/// Cause: nobody brought the good copy back. Fix: it is deleted when the registry has that the others have everything
+/// durably, and is a member until then.
+#[test]
+fn a_copy_that_was_to_go_stays_if_another_one_is_lost_before_that_has_flushed() {
+    let mut world = World::new(2, &[&[&[1, 2]]]);
+    world.run(2);
+    world.away.insert(1);
+    world.records.volumes[0].sets[0].copies = 1;
+    assert!(world.look());
+    assert_eq!(world.copies(), [1]);
+    world.run(5);
+    let set = &world.records.volumes[0].sets[0];
+    let vssds: Vec<u32> = set.replicas.iter().map(|replica| replica.vssd).collect();
+    assert_eq!((vssds, set.leaving), (vec![2], None));
+    assert!(set.is_whole() && world.nodes[&2].contains(&2));
+    world.away.clear();
+    world.run(5);
+    assert!(world.records.leftovers.iter().all(|left| left.vssd == 1));
 }
 
 #[test]

@@ -120,6 +120,8 @@ pub struct Operators {
     /// Members that are none any more, other than by an exchange.
     moved_away: BTreeSet<VssdId>,
     over_by: u64,
+    /// Nodes that are gone for ever.
+    pub gone: BTreeSet<u8>,
 }
 
 impl Operators {
@@ -141,6 +143,7 @@ impl Operators {
             expelled: BTreeSet::new(),
             moved_away: BTreeSet::new(),
             over_by: u64::MAX,
+            gone: BTreeSet::new(),
         }
     }
 
@@ -235,7 +238,7 @@ impl Operators {
         let Some(control) = self.control else { return true };
         let stored = self.stored();
         let is_whole = stored.exchanging().next().is_none()
-            && (control.heal.is_none() || sets_of(stored).all(SetRecord::is_whole))
+            && (control.heal.is_none() || sets_of(stored).all(|set| self.is_settled(set)))
             && moves_are_over(stored)
             && stored.growing.is_empty()
             && stored.deleting.is_empty()
@@ -243,6 +246,15 @@ impl Operators {
         let mut operators = self.running.iter().flatten();
         let is_over = self.commands.are_over() && operators.all(|running| running.operator.is_idle());
         is_over && is_whole || control.leaves && now.as_nanos() >= self.over_by
+    }
+
+    /// True if a set has all its copies, or every node that is left has one.
+    fn is_settled(&self, set: &SetRecord) -> bool {
+        let stored = self.stored();
+        let has_copy = |node: u8| set.replicas.iter().any(|replica| replica.node == node);
+        let may_take = |node: u8| !has_copy(node) && !stored.goes(node) && !self.gone.contains(&node);
+        let is_spread = || !stored.nodes.iter().any(|node| may_take(node.id));
+        set.is_whole() || !set.is_changing() && is_spread()
     }
 
     /// When to [`attend`](Operators::attend) next.

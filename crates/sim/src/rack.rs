@@ -610,6 +610,11 @@ impl Fleet for RackFleet {
         !self.operators.are_done(now)
     }
 
+    fn gone(&mut self, host: usize) {
+        let node = (0..self.options.nodes).find(|node| self.node(*node) == host);
+        self.operators.gone.extend(node.map(|node| node as u8 + 1));
+    }
+
     fn attend_at(&self, now: Instant) -> Option<Instant> {
         self.operators.attend_at(now)
     }

@@ -74,6 +74,8 @@ pub trait Fleet {
     fn is_busy(&self, _now: Instant) -> bool {
         false
     }
+    /// A host is gone for ever.
+    fn gone(&mut self, _host: usize) {}
     /// When the control plane does something next, if ever.
     fn attend_at(&self, _now: Instant) -> Option<Instant> {
         None
@@ -789,6 +791,7 @@ impl<F: Fleet> Run<F> {
             Fault::Gone { host } => {
                 if self.world.is_up(host) {
                     self.go_down(host);
+                    self.fleet.gone(host);
                     self.judge_losses();
                 }
             }

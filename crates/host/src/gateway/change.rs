@@ -14,7 +14,8 @@
 //!    copy goes only when the new one is on its medium. The old one is asked, too: if it is gone, all this was done before.
 //!    Both are told where the other is, in the membership of before the decision, as their nodes may have moved. The same
 //!    goes before a copy that the set is not to have any more: all that stay flush. They do so once before (`Ease`), while
-//!    clients go on, so that writes wait for little.
+//!    clients go on, so that writes wait for little. It is then `Secured`, and waits for a record that says so: until the
+//!    registry has that, the copy can still stay.
 //! 5. `Retire`: the vSSD that leaves is deleted. From then on nobody reads it, and nothing sent to it has an effect. If it
 //!    was the primary, nothing new is changed meanwhile, and what was under way is begun anew: its pages are still locked.
 //! 6. `Settle`: the others learn the membership without it. A new primary joins once more before it serves: it then knows
@@ -120,6 +121,7 @@ impl Changes {
             states[change.set] = match (control.failure(change.owner()), change.step) {
                 (Some((vssd, code)), _) => ChangeState::Failed(vssd, code),
                 (None, Step::Joined) => ChangeState::Joined,
+                (None, Step::Secured) => ChangeState::Secured,
                 (None, _) => ChangeState::Busy,
             };
         }
@@ -160,7 +162,8 @@ impl Changes {
             {
                 flight.control.cancel(owner);
             }
-            let idle = !flight.control.is_pending(owner) && change.step != Step::Joined;
+            let waits = matches!(change.step, Step::Joined | Step::Secured);
+            let idle = !flight.control.is_pending(owner) && !waits;
             let Some(index) = flight.find(change.volume).filter(|_| idle) else {
                 continue;
             };
@@ -173,6 +176,8 @@ impl Changes {
                 Step::Join => Step::Flush,
                 Step::Flush | Step::Joined => Step::Joined,
                 Step::Ease(leaving) => Step::Secure(leaving),
+                Step::Secure(leaving) if leaving.may_stay() => Step::Secured,
+                Step::Secured => Step::Secured,
                 Step::Secure(leaving) => Step::Retire(leaving),
                 Step::Retire(_) => Step::Settle,
                 Step::Settle => {
@@ -216,7 +221,7 @@ fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
             let new = replicas.map(|replica| VssdId(replica.vssd)).collect();
             flight.replace(now, index, number, &departed(&record), new);
         }
-        Step::Create | Step::Join | Step::Joined | Step::Ease(_) => {}
+        Step::Create | Step::Join | Step::Joined | Step::Ease(_) | Step::Secured => {}
     }
     ask(now, &mut flight.control, &record, change);
 }
@@ -265,6 +270,6 @@ fn ask(now: Instant, control: &mut Control, set: &SetRecord, change: &Change) {
             }
             control.insist(owner);
         }
-        (Step::Create | Step::Flush | Step::Joined, _) => {}
+        (Step::Create | Step::Flush | Step::Joined | Step::Secured, _) => {}
     }
 }

@@ -13,6 +13,7 @@ pub(super) enum Step {
     Joined,
     Ease(LeavingRecord),
     Secure(LeavingRecord),
+    Secured,
     Retire(LeavingRecord),
     Settle,
 }
@@ -57,7 +58,7 @@ impl Step {
 
 /// True if a vSSD that leaves holds perhaps what the others do not: these have to flush first.
 fn needs_others(set: &SetRecord, leaving: LeavingRecord) -> bool {
-    set.expelling.is_none() && (leaving.surplus || leaving.was_primary && keeps_one_copy(set))
+    set.expelling.is_none() && (leaving.may_stay() || leaving.was_primary && keeps_one_copy(set))
 }
 
 /// True if nothing is to be changed in the set before a vSSD is gone.
