@@ -36,6 +36,12 @@ impl Bucket {
         }
     }
 
+    /// From now on tokens come at this rate.
+    pub fn set_rate(&mut self, now: Instant, rate: Rate) {
+        self.refill(now);
+        (self.rate, self.tokens) = (rate, self.tokens.min(rate.burst));
+    }
+
     fn refill(&mut self, now: Instant) {
         let gathered = now.nanos_since(self.at) as f64 / 1e9 * self.rate.per_second;
         self.tokens = (self.tokens + gathered).min(self.rate.burst);

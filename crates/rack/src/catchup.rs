@@ -19,17 +19,31 @@ use wire::rack::PAYLOAD_BYTES_MAX;
 /// Pages of one digest.
 const RANGE_PAGES: u32 = (PAYLOAD_BYTES_MAX / 8) as u32 - 12;
 const DIFFERENCE_BYTES: usize = 11;
+/// Pages of one that yields that are asked for and have not come: enough for a node's wire and medium, and few enough that
+/// clients' requests wait for little.
+const PULLS_MAX: usize = 64;
 /// Differences of one answer; when there are more, the answer covers fewer pages.
 const DIFFERENCES_MAX: usize = (PAYLOAD_BYTES_MAX - 2) / DIFFERENCE_BYTES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     /// At least this version.
-    Pulled(Version),
+    Pulled(Version, Pulling),
     /// Replayed and decided; `started` once the replay is under way.
     Replayed { started: bool },
     /// A later version than ours.
     Overruled(Version),
+}
+
+/// How a page is had that is newer at a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pulling {
+    /// The peer has still to be asked.
+    Left,
+    /// It was asked.
+    Asked,
+    /// Another peer has it, too, and is asked.
+    Elsewhere,
 }
 
 #[derive(Debug, Default)]
@@ -80,9 +94,33 @@ impl CatchUp {
         self.peers.fill_with(Progress::default);
     }
 
-    /// The next thing to ask.
-    pub(crate) fn poll(&mut self) -> Option<Ask> {
-        self.asks.pop_front()
+    /// The next thing to ask; pages are left to [`next_pull`](CatchUp::next_pull) if they can `wait`.
+    pub(crate) fn poll(&mut self, wait: bool) -> Option<Ask> {
+        let ask = self.asks.pop_front();
+        ask.or_else(|| if wait { None } else { self.next_pull() })
+    }
+
+    /// True if there is a page to be asked for, and not many are on their way.
+    pub(crate) fn wants_pull(&self) -> bool {
+        let (mut left, mut out) = (false, 0);
+        for (_, wanted) in self.peers.iter().flat_map(|progress| &progress.wanted) {
+            left |= matches!(wanted, Wanted::Pulled(_, Pulling::Left));
+            out += usize::from(matches!(wanted, Wanted::Pulled(_, Pulling::Asked)));
+        }
+        left && out < PULLS_MAX
+    }
+
+    /// The next page to ask for.
+    pub(crate) fn next_pull(&mut self) -> Option<Ask> {
+        self.peers.iter_mut().enumerate().find_map(|(peer, progress)| {
+            progress.wanted.iter_mut().find_map(|(lpn, wanted)| match wanted {
+                Wanted::Pulled(_, pulling @ Pulling::Left) => {
+                    *pulling = Pulling::Asked;
+                    Some(Ask::Pull(peer, *lpn))
+                }
+                _ => None,
+            })
+        })
     }
 
     /// A page is being replayed, or cannot be read here and so cannot be replayed.
@@ -102,7 +140,7 @@ impl CatchUp {
             let progress = &mut self.peers[peer];
             let before = progress.wanted.len();
             progress.wanted.retain(|&(lpn, wanted)| match wanted {
-                Wanted::Pulled(least) => store.newest(lpn) < least,
+                Wanted::Pulled(least, _) => store.newest(lpn) < least,
                 Wanted::Replayed { started } => !(started && is_decided(lpn)),
                 Wanted::Overruled(ours) => store.newest(lpn) <= ours,
             });
@@ -133,12 +171,21 @@ impl CatchUp {
             }
             let wanted = self.peers[peer].wanted.iter();
             self.asks.extend(wanted.filter_map(|&(lpn, wanted)| match wanted {
-                Wanted::Pulled(_) => Some(Ask::Pull(peer, lpn)),
+                Wanted::Pulled(_, Pulling::Asked) => Some(Ask::Pull(peer, lpn)),
+                Wanted::Pulled(..) => None,
                 Wanted::Overruled(ours) => Some(Ask::Overrule(lpn, ours)),
                 Wanted::Replayed { .. } => None,
             }));
         }
         true
+    }
+
+    /// True if a page of at least this version is to be had from a peer.
+    fn is_wanted(&self, lpn: Lpn, version: Version) -> bool {
+        let mut all = self.peers.iter().flat_map(|progress| &progress.wanted);
+        all.any(|(page, wanted)| {
+            *page == lpn && matches!(wanted, Wanted::Pulled(least, _) if *least >= version)
+        })
     }
 
     fn ask(&mut self, peer: usize, store: &impl Store) {
@@ -180,9 +227,16 @@ impl CatchUp {
             }
             let ours = store.newest(lpn);
             if theirs > ours {
-                progress.wanted.push((lpn, Wanted::Pulled(theirs)));
-                self.asks.push_back(Ask::Pull(peer, lpn));
-            } else if ours > theirs && yields {
+                let pulling = match self.is_wanted(lpn, theirs) {
+                    true => Pulling::Elsewhere,
+                    false => Pulling::Left,
+                };
+                let wanted = &mut self.peers[peer].wanted;
+                wanted.push((lpn, Wanted::Pulled(theirs, pulling)));
+                continue;
+            }
+            let progress = &mut self.peers[peer];
+            if ours > theirs && yields {
                 progress.wanted.push((lpn, Wanted::Overruled(ours)));
                 self.asks.push_back(Ask::Overrule(lpn, ours));
             } else if ours > Version::NONE {

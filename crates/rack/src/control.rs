@@ -294,6 +294,9 @@ pub struct NodeStatus {
     pub erases: u64,
     /// Pages found damaged.
     pub damaged_pages: u64,
+    /// Pages given to members that join, or taken as one.
+    #[serde(default)]
+    pub copied_pages: u64,
     /// The lowest share of free blocks of any vSSD here.
     pub free_ratio_min: f64,
     /// Mean erases of a block of the vSSDs here: their wear.

@@ -18,6 +18,7 @@ pub mod lease;
 pub mod membership;
 pub mod moves;
 pub mod nodes;
+pub mod pace;
 pub mod placement;
 pub mod port;
 pub mod predictor;

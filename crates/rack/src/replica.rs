@@ -33,6 +33,7 @@
 
 mod effect;
 mod key;
+mod peer;
 
 use crate::cache::{Cached, Store, lpn_of};
 use crate::catchup::{self, Ask, CatchUp};
@@ -42,11 +43,12 @@ use base::limits::SECTORS_PER_PAGE;
 use base::time::earliest;
 use base::{Duration, Instant, Lpn, Map, Page, Slab, Version, VssdId};
 use key::{HELD_FOR, Key, State};
+use peer::Peer;
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
 pub use effect::{Effect, Fetch, Persist};
-pub use key::RESEND_AFTER;
+pub use key::{RESEND_AFTER, Readiness};
 
 /// A page that stays Invalid this long is replayed by its follower.
 pub const REPLAY_AFTER: Duration = Duration::from_millis(160);
@@ -58,29 +60,6 @@ const SCAN_EVERY: Duration = Duration::from_millis(20);
 const HELLO_EVERY: Duration = Duration::from_millis(20);
 /// While nothing comes it does so ever later, up to so many doublings.
 const HELLO_DOUBLINGS_MAX: u8 = 3;
-
-#[derive(Debug)]
-struct Peer {
-    member: Member,
-    boot: Option<u32>,
-    serving: Option<u32>,
-    /// When it answered something last.
-    heard_at: Instant,
-    /// It was told that the peer answers nothing.
-    lost: bool,
-}
-
-impl Peer {
-    fn new(member: Member) -> Self {
-        Self {
-            member,
-            boot: None,
-            serving: None,
-            heard_at: Instant::ZERO,
-            lost: false,
-        }
-    }
-}
 
 /// One replica.
 #[derive(Debug)]
@@ -110,15 +89,6 @@ pub struct Replica {
     in_vain: u8,
     /// Since when it greets peers that it does not know.
     greets_since: Instant,
-}
-
-/// Whether a request can be served now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Readiness {
-    /// Yes.
-    Ready,
-    /// Not before the page's write in progress is decided: [`Replica::wait`] for it.
-    Undecided,
 }
 
 impl Replica {
@@ -330,6 +300,7 @@ impl Replica {
             self.effects.push_back(Effect::Complete {
                 header,
                 code: Code::SoftOrOk,
+                since: now,
             });
             return;
         }
@@ -439,7 +410,7 @@ impl Replica {
             Op::Val => self.validate(lpn, header.version),
             Op::Digest if header.has(flags::REPLY) => self.receive_digest_reply(peer, &packet, store),
             Op::Digest => self.receive_digest(peer, &packet, store),
-            Op::Pull if header.has(flags::REPLY) => self.receive_loss(&header, store),
+            Op::Pull if header.has(flags::REPLY) => self.receive_loss(peer, &header, store),
             Op::Pull if header.code == Code::Stale => self.receive_stale(peer, &header, store),
             Op::Pull if self.yields => {}
             Op::Pull => self.effects.push_back(Effect::Fetch(lpn, Fetch::Push(peer))),
@@ -532,10 +503,13 @@ impl Replica {
 
     /// A page that was pulled is damaged at the peer. A serving replica needs not care: it holds every version that was
     /// decided, and is told of others by invalidations.
-    fn receive_loss(&mut self, header: &Header, store: &mut impl Store) {
+    fn receive_loss(&mut self, peer: usize, header: &Header, store: &mut impl Store) {
         let (lpn, version) = (lpn_of(header), header.version);
         if !self.serving && version > store.newest(lpn) && version <= Version::PLAUSIBLE_MAX {
             store.lose(lpn, version);
+            // Another peer may have it intact.
+            let others = (0..self.peers.len()).filter(|other| *other != peer);
+            others.for_each(|other| self.pull(other, lpn));
         }
     }
 
@@ -627,7 +601,8 @@ impl Replica {
         let (lpn, version, code) = (key.lpn, key.data.version, key.failure.unwrap_or(Code::SoftOrOk));
         let validates = key.durable || self.peers.len() > 1;
         if let Some(header) = key.origin {
-            self.effects.push_back(Effect::Complete { header, code });
+            let since = key.since;
+            self.effects.push_back(Effect::Complete { header, code, since });
         }
         let told = if validates { self.peers.len() } else { 0 };
         for index in 0..told {
@@ -767,25 +742,42 @@ impl Replica {
     }
 
     fn send_asks(&mut self) {
-        while let Some(ask) = self.catch_up.poll() {
-            match ask {
-                Ask::Digest(peer, first, versions) => {
-                    let header = self.to_peer(Op::Digest, &self.peers[peer].member, first);
-                    let packet = Packet::with_record(header, versions);
-                    self.effects.push_back(Effect::Send(packet));
-                }
-                Ask::Pull(peer, lpn) => self.pull(peer, lpn),
-                Ask::Replay(lpn) => self.effects.push_back(Effect::Fetch(lpn, Fetch::Replay)),
-                Ask::Overrule(lpn, ours) => {
-                    let mut peers = self.peers.iter();
-                    let Some(peer) = peers.find(|peer| Some(peer.member.vssd) == self.coordinator) else {
-                        continue;
-                    };
-                    let mut header = self.to_peer(Op::Pull, &peer.member, lpn);
-                    (header.code, header.version) = (Code::Stale, ours);
-                    self.effects.push_back(Effect::Send(Packet::bare(header)));
-                }
+        while let Some(ask) = self.catch_up.poll(self.yields) {
+            self.send_ask(ask);
+        }
+    }
+
+    fn send_ask(&mut self, ask: Ask) {
+        match ask {
+            Ask::Digest(peer, first, versions) => {
+                let header = self.to_peer(Op::Digest, &self.peers[peer].member, first);
+                let packet = Packet::with_record(header, versions);
+                self.effects.push_back(Effect::Send(packet));
             }
+            Ask::Pull(peer, lpn) if self.yields => self.pull_as(peer, lpn, Code::Background),
+            Ask::Pull(peer, lpn) => self.pull(peer, lpn),
+            Ask::Replay(lpn) => self.effects.push_back(Effect::Fetch(lpn, Fetch::Replay)),
+            Ask::Overrule(lpn, ours) => {
+                let mut peers = self.peers.iter();
+                let Some(peer) = peers.find(|peer| Some(peer.member.vssd) == self.coordinator) else {
+                    return;
+                };
+                let mut header = self.to_peer(Op::Pull, &peer.member, lpn);
+                (header.code, header.version) = (Code::Stale, ours);
+                self.effects.push_back(Effect::Send(Packet::bare(header)));
+            }
+        }
+    }
+
+    /// True if it lacks a page that it can ask for: it joins a set whose clients do not wait for it.
+    pub fn wants_page(&self) -> bool {
+        self.yields && !self.serving && self.catch_up.wants_pull()
+    }
+
+    /// Asks for one page more, as [`wants_page`](Replica::wants_page) says.
+    pub fn pull_page(&mut self) {
+        if let Some(ask) = self.catch_up.next_pull() {
+            self.send_ask(ask);
         }
     }
 
@@ -816,7 +808,12 @@ impl Replica {
 
     /// Asks a peer for a page: to catch up, or because ours is damaged.
     pub fn pull(&mut self, peer: usize, lpn: Lpn) {
-        let header = self.to_peer(Op::Pull, &self.peers[peer].member, lpn);
+        self.pull_as(peer, lpn, Code::SoftOrOk);
+    }
+
+    fn pull_as(&mut self, peer: usize, lpn: Lpn, code: Code) {
+        let mut header = self.to_peer(Op::Pull, &self.peers[peer].member, lpn);
+        header.code = code;
         self.effects.push_back(Effect::Send(Packet::bare(header)));
     }
 

@@ -287,6 +287,9 @@ impl World {
         let server = self.servers[index].as_mut().expect("only one that is there acts");
         loop {
             server.replica.catch_up_step(&server.store);
+            while server.replica.wants_page() {
+                server.replica.pull_page();
+            }
             let Some(effect) = server.replica.poll() else {
                 break;
             };
@@ -303,7 +306,7 @@ impl World {
                         self.wire.push((to, packet));
                     }
                 }
-                Effect::Complete { header, code } => {
+                Effect::Complete { header, code, .. } => {
                     assert_eq!(code, Code::SoftOrOk);
                     let version = self.versions[header.request as usize];
                     self.least |= self.contents[&version.0];

@@ -266,6 +266,9 @@ impl World {
         let server = &mut self.servers[index];
         loop {
             server.replica.catch_up_step(&server.store);
+            while server.replica.wants_page() {
+                server.replica.pull_page();
+            }
             let Some(effect) = server.replica.poll() else {
                 break;
             };
@@ -281,7 +284,7 @@ impl World {
                         self.wire.push((1 - index, packet));
                     }
                 }
-                Effect::Complete { header, code } => {
+                Effect::Complete { header, code, .. } => {
                     assert_eq!(code, Code::SoftOrOk);
                     self.least = self.least.max(self.versions[header.request as usize]);
                 }

@@ -149,6 +149,9 @@ impl World {
         loop {
             if !server.replica.is_serving() {
                 server.replica.catch_up_step(&server.store);
+                while server.replica.wants_page() {
+                    server.replica.pull_page();
+                }
             }
             let Some(effect) = server.replica.poll() else {
                 break;
@@ -160,7 +163,7 @@ impl World {
                     let to = packet.header.target.ip.to_be_bytes()[3] as usize - 1;
                     self.wire.push((to, packet));
                 }
-                Effect::Complete { header, code } => {
+                Effect::Complete { header, code, .. } => {
                     assert_eq!(code, Code::SoftOrOk);
                     let page = &mut self.pages[(header.lba / 8) as usize];
                     page.pending = false;

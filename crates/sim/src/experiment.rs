@@ -6,6 +6,7 @@ use crate::eval::{
     self, Case, Hardware, Plan, apps, gc_tail, isolation, netsched, pairs, run_spec, schedulers, wear, ycsb,
 };
 use crate::rack::RackFleet;
+use crate::rebuild;
 use crate::report::{Progress, Report};
 use crate::run::Run;
 use crate::switch::figures;
@@ -141,6 +142,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
         name: "power-cut",
         about: "Power is lost at every single write to a medium, of the whole rack and of one node; violations must be 0",
         run: power_cut,
+        plan: None,
+    },
+    Experiment {
+        name: "rebuild",
+        about: "A copy is made alone and beside clients: its rate, and what clients notice of it",
+        run: rebuild::rebuild,
         plan: None,
     },
     Experiment {

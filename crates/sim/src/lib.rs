@@ -27,6 +27,7 @@ pub mod operators;
 pub mod queue;
 pub mod rack;
 pub mod reached;
+pub mod rebuild;
 pub mod registry;
 pub mod report;
 pub mod run;

@@ -13,7 +13,7 @@ use host::operator::{
 };
 use host::{Gateway, Input, Output};
 use rack::heal::Rules;
-use rack::registry::{DrainRecord, JoiningRecord, SetRecord, Snapshot, VolumeRecord};
+use rack::registry::{DrainRecord, JoiningRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use std::collections::BTreeSet;
 
 /// A command that finds no gateway that serves is tried again after this, in ns.
@@ -248,9 +248,14 @@ impl Operators {
         is_over && is_whole || control.leaves && now.as_nanos() >= self.over_by
     }
 
-    /// True if a set has all its copies, or every node that is left has one.
+    /// True if a set has all its copies, or every node that is left has one, or the only copy that it was to have is gone.
     fn is_settled(&self, set: &SetRecord) -> bool {
         let stored = self.stored();
+        let is_gone = |replica: &ReplicaRecord| self.gone.contains(&replica.node);
+        let may_stay = set.leaving.is_some_and(|leaving| leaving.may_stay());
+        if set.wanted() == 1 && !may_stay && set.replicas.iter().all(is_gone) {
+            return true;
+        }
         let has_copy = |node: u8| set.replicas.iter().any(|replica| replica.node == node);
         let may_take = |node: u8| !has_copy(node) && !stored.goes(node) && !self.gone.contains(&node);
         let is_spread = || !stored.nodes.iter().any(|node| may_take(node.id));

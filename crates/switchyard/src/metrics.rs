@@ -451,6 +451,8 @@ fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
     );
     count("node_erases", "Blocks erased", node.erases);
     count("node_damaged_pages", "Pages found damaged", node.damaged_pages);
+    let help = "Pages given to copies that are made, or taken for them";
+    count("node_copied_pages", help, node.copied_pages);
 }
 
 fn vssd_counts(page: &mut Page, labels: &Labels, vssd: &api::Vssd) {

@@ -27,6 +27,7 @@ use flash::{
     VssdEntry,
 };
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
+use rack::pace::{Cap, Pace};
 use rack::uplink::Uplink;
 use std::collections::VecDeque;
 use tors::Tors;
@@ -69,6 +70,8 @@ pub struct NodeConfig {
     pub borrow_blocks: u32,
     /// How its vSSDs are served.
     pub unit: UnitConfig,
+    /// The most that it copies to and from members that join.
+    pub copy_cap: Cap,
 }
 
 impl NodeConfig {
@@ -95,6 +98,7 @@ impl NodeConfig {
                 dirty_ratio_low: 0.5,
                 gc: rack::gc::Config::for_spare(over_provisioning),
             },
+            copy_cap: Cap::default(),
         }
     }
 }
@@ -187,7 +191,11 @@ impl Node {
             ssd,
             reserve: pool.reserve(superblock_pages),
             pool,
-            units: Units::new(config.unit.gc, config.borrow_blocks),
+            units: Units::new(
+                config.unit.gc,
+                config.borrow_blocks,
+                Pace::new(now, config.copy_cap),
+            ),
             tors: Tors::new(now, config.addr, &config.tors),
             config,
             jobs: VecDeque::new(),
@@ -354,6 +362,7 @@ impl Node {
     /// Content of a `status` packet.
     pub fn status(&self, now: Instant) -> NodeStatus {
         let mut status = NodeStatus {
+            copied_pages: self.units.pace().pages(),
             node: self.config.id.0,
             boot: self.ssd.boot(),
             boot_before: Some(self.ssd.boot_before()),

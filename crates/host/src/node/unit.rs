@@ -5,8 +5,10 @@
 //! the write-back's business; a flush waits for the write-back of everything before it and then for the medium.
 
 mod backlog;
+mod copies;
 mod facts;
 mod members;
+mod waits;
 
 pub use facts::{Identity, UnitConfig, UnitStats};
 
@@ -18,6 +20,7 @@ use crate::node::stages::Stages;
 use backlog::Backlog;
 use base::event;
 use base::{Addr, Instant, Lpn, MediaDone, Page, Slab, Version, VssdId, time::earliest};
+use copies::Copies;
 use flash::{Loan, Vssd, VssdError};
 use rack::bucket::{Bucket, Rate};
 use rack::cache::{Cached, Store, lpn_of};
@@ -32,30 +35,8 @@ use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Room, Scheduler};
 use std::collections::VecDeque;
 use uuid::Uuid;
+use waits::{Reading, Then};
 use wire::rack::{Code, Header, Op, Packet, flags};
-
-#[derive(Debug)]
-enum Reading {
-    Client {
-        packet: Packet,
-        version: Version,
-        arrived: Instant,
-        issued: Instant,
-        predicted_ns: u64,
-    },
-    Fetch {
-        lpn: Lpn,
-        why: Fetch,
-        version: Version,
-    },
-}
-
-/// Work that waits for the medium.
-#[derive(Debug)]
-enum Then {
-    Flushed(Header),
-    Persisted(Persist),
-}
 
 /// One vSSD, served.
 pub struct Unit {
@@ -82,6 +63,8 @@ pub struct Unit {
     predict_write: Predictor,
     /// Writes that wait for room in the cache; more are dropped and come again.
     backlog: Backlog,
+    /// What members that join have asked for.
+    pub(super) copies: Copies,
     /// Clients' reads that the flash has.
     reads_in_flight: usize,
     stats: UnitStats,
@@ -113,6 +96,7 @@ impl Unit {
             predict_read: Predictor::default(),
             predict_write: Predictor::default(),
             backlog: Backlog::default(),
+            copies: Copies::default(),
             reads_in_flight: 0,
             stats: UnitStats::default(),
             stages: Stages::new(),
@@ -211,6 +195,7 @@ impl Unit {
                 self.agent.answered(now, header.code);
             }
             Op::Lease => self.leases.receive(now, &header),
+            Op::Pull if copies::can_wait(&header) => self.copies.push(packet),
             Op::Inv | Op::Ack | Op::Val | Op::Held | Op::Hello | Op::Digest | Op::Pull => {
                 if header.op == Op::Inv {
                     // A follower sees no other sign of its clients.
@@ -276,6 +261,7 @@ impl Unit {
             let cached = cached.clone();
             self.stats.cache_hits += 1;
             self.stages.record_hit(&header, now.since(arrived));
+            self.copies.note(now, arrived, &header);
             return self.answer_read(&header, cached.page, cached.crc, out);
         }
         if self.held.is_lost(lpn) {
@@ -631,6 +617,7 @@ impl Unit {
                             predicted_ns,
                             self.agent.is_collecting(),
                         );
+                        self.copies.note(now, arrived, &header);
                         self.answer_read(&header, data.page, data.crc, out);
                     }
                     Err(_) => self.read_failed(&header, out),
@@ -664,8 +651,9 @@ impl Unit {
             progress = true;
             match effect {
                 Effect::Send(packet) => self.send(packet, out),
-                Effect::Complete { header, code } => {
+                Effect::Complete { header, code, since } => {
                     self.stats.writes += 1;
+                    self.copies.note(now, since, &header);
                     self.dedup
                         .finish(header.source, header.session, header.request, code);
                     self.answer(&header, code, out);
@@ -872,6 +860,27 @@ impl Unit {
     /// The leases under which it reads.
     pub fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// True if a page can be given to a member that joins, or asked for to join.
+    pub(super) fn wants_copy(&self) -> bool {
+        // Between where write-back begins and a full cache, so that clients' writes find room.
+        let room = self.config.cache_pages as f64 * (1.0 + self.config.dirty_ratio_low) / 2.0;
+        let has_room = || (self.dirty_pages() as f64) < room;
+        !self.copies.is_empty() || self.replica.wants_page() && has_room()
+    }
+
+    /// Gives or asks for one page, as [`wants_copy`](Unit::wants_copy) says.
+    pub(super) fn copy(&mut self, now: Instant, out: &mut VecDeque<Output>) {
+        match self.copies.pop() {
+            Some(packet) => {
+                if let Some(peer) = self.replica.peer_of(&packet.header) {
+                    self.peer_packet(now, peer, packet);
+                }
+            }
+            None => self.replica.pull_page(),
+        }
+        self.pump(now, out);
     }
 
     fn drain_leases(&mut self, now: Instant, out: &mut VecDeque<Output>) {

@@ -9,6 +9,7 @@ use crate::Output;
 use base::{Instant, Map, Pool, VssdId, time::earliest};
 use flash::{ChannelGroup, Loan, VssdConfig};
 use rack::gc_group::GroupAgent;
+use rack::pace::Pace;
 use std::collections::VecDeque;
 use wire::rack::Header;
 
@@ -31,6 +32,12 @@ pub(super) struct Units {
     gc: rack::gc::Config,
     /// Blocks that a member lends another at once.
     borrow_blocks: u32,
+    /// How fast copies are made.
+    pace: Pace,
+    /// When one page more may be copied, if one is to be.
+    copy_at: Option<Instant>,
+    /// The vSSD that copies next, if it has something to copy.
+    copier: usize,
 }
 
 /// The same on every server for the members of one replica set.
@@ -41,7 +48,7 @@ fn order_of(unit: &Unit) -> u32 {
 }
 
 impl Units {
-    pub(super) fn new(gc: rack::gc::Config, borrow_blocks: u32) -> Self {
+    pub(super) fn new(gc: rack::gc::Config, borrow_blocks: u32, pace: Pace) -> Self {
         Self {
             slots: Vec::new(),
             index: Map::new(),
@@ -49,6 +56,9 @@ impl Units {
             groups: Vec::new(),
             gc,
             borrow_blocks,
+            pace,
+            copy_at: None,
+            copier: 0,
         }
     }
 
@@ -114,9 +124,52 @@ impl Units {
         call: impl FnOnce(&mut Unit, &mut VecDeque<Output>),
     ) {
         self.with_unit(index, call);
+        self.step_copies(now, index);
         if let Some(group) = self.slots[index].as_ref().and_then(|slot| slot.group) {
             self.step_group(now, group);
         }
+    }
+
+    /// A vSSD was called: its clients' operations tell how fast copies may be made.
+    fn step_copies(&mut self, now: Instant, index: usize) {
+        let Some(slot) = self.slots[index].as_mut() else {
+            return;
+        };
+        if slot.unit.copies.has_times() {
+            let times = slot.unit.copies.take_times();
+            times.for_each(|took| self.pace.note(now, took));
+        }
+        if slot.unit.wants_copy() {
+            self.copy(now);
+        }
+    }
+
+    /// Copies as much as may be copied now, a page of each vSSD after the other.
+    fn copy(&mut self, now: Instant) {
+        self.copy_at = None;
+        while let Some(index) = self.next_copier() {
+            if !self.pace.take(now) {
+                self.copy_at = Some(self.pace.ready_at(now));
+                return;
+            }
+            self.copier = index + 1;
+            self.with_unit(index, |unit, out| unit.copy(now, out));
+        }
+    }
+
+    fn next_copier(&self) -> Option<usize> {
+        let count = self.slots.len();
+        let mut all = (0..count).map(|nth| (self.copier + nth) % count);
+        all.find(|index| {
+            self.slots[*index]
+                .as_ref()
+                .is_some_and(|slot| slot.unit.wants_copy())
+        })
+    }
+
+    /// How fast copies are made.
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// When a vSSD or a group is to be looked at next.
@@ -126,6 +179,7 @@ impl Units {
             .iter()
             .flatten()
             .fold(None, |deadline, slot| earliest(deadline, slot.unit.deadline()));
+        let units = earliest(units, self.copy_at);
         (0..self.groups.len()).fold(units, |deadline, group| {
             earliest(deadline, self.group_deadline(group))
         })
@@ -138,6 +192,9 @@ impl Units {
             if self.slots[index].as_ref().is_some_and(due) {
                 self.call_unit(now, index, |unit, out| unit.tick(now, out));
             }
+        }
+        if self.copy_at.is_some_and(|at| now >= at) {
+            self.copy(now);
         }
         self.tick_groups(now);
     }

@@ -1,7 +1,7 @@
 //! Requests of a replica to its host.
 
 use base::event::Kind;
-use base::{Lpn, Version};
+use base::{Instant, Lpn, Version};
 use wire::rack::{Code, Header, Packet};
 
 /// Data to be made durable, and the step that follows.
@@ -36,6 +36,8 @@ pub enum Effect {
         header: Header,
         /// How it ended.
         code: Code,
+        /// When it began here.
+        since: Instant,
     },
     /// A request that waited for a page may be processed again.
     Resume(Packet),

@@ -93,3 +93,12 @@ impl Key {
         }
     }
 }
+
+/// Whether a request can be served now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Yes.
+    Ready,
+    /// Not before the page's write in progress is decided: [`Replica::wait`](super::Replica::wait) for it.
+    Undecided,
+}
