@@ -166,6 +166,8 @@ pub struct Heal {
     nodes: BTreeMap<u8, Node>,
     /// Members that are lost.
     lost: BTreeMap<u32, Lost>,
+    /// Members that do not serve though they are not lost: since when, and when that was told last.
+    idle: BTreeMap<u32, (Instant, Instant)>,
     /// Sets that lack copies, by volume and index, since when.
     degraded: BTreeMap<(u32, usize), Instant>,
     /// vSSDs that join, since when.
@@ -185,6 +187,7 @@ impl Heal {
             began: now,
             nodes: BTreeMap::new(),
             lost: BTreeMap::new(),
+            idle: BTreeMap::new(),
             degraded: BTreeMap::new(),
             joining: BTreeMap::new(),
             drained: BTreeSet::new(),
@@ -221,6 +224,15 @@ impl Heal {
         known.heard = Some(at);
         known.unanswered = 0;
         known.status = status.clone();
+    }
+
+    /// Members that do not serve. One answer of a node says little of it: it may be of before the member was made.
+    pub fn absent(&self) -> impl Iterator<Item = VssdId> {
+        let is_certain = |lost: &Lost| lost.cause.sure_after().is_zero() || lost.seen > lost.since;
+        let lost = self.lost.iter().filter(move |(_, lost)| is_certain(lost));
+        let idle = self.idle.iter().filter(|(_, (since, seen))| seen > since);
+        let all = lost.map(|(vssd, _)| vssd).chain(idle.map(|(vssd, _)| vssd));
+        all.map(|vssd| VssdId(*vssd))
     }
 
     /// The next event.
@@ -293,6 +305,19 @@ impl Heal {
             }
         }
         self.lost = lost;
+        self.note_idle(records);
+    }
+
+    /// Notes which members are there and do not serve.
+    fn note_idle(&mut self, records: &Snapshot) {
+        let replicas = sets(records).flat_map(|(_, _, set)| &set.replicas);
+        let idle = replicas.filter(|replica| self.is_well(replica) && !self.serves(replica));
+        let told = idle.map(|replica| {
+            let heard = self.nodes[&replica.node].heard.expect("it answers");
+            let since = self.idle.get(&replica.vssd).map_or(heard, |(since, _)| *since);
+            (replica.vssd, (since, heard))
+        });
+        self.idle = told.collect();
     }
 
     /// When that was told last: whoever looks may have slept, and then has answers of before.

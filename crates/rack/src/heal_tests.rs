@@ -134,6 +134,31 @@ fn a_silent_primary_is_expelled_after_a_second_and_a_copy_is_made_after_a_minute
     assert!(world.set().is_whole());
 }
 
+/// Bug: a volume was `ready` while a member on an empty medium was missing, until that was expelled, and while a member that had
+/// started again did not serve.
+#[test]
+fn a_member_that_is_missing_or_catches_up_is_absent_when_its_node_has_said_so_twice() {
+    let mut world = World::new();
+    let absent = |world: &World| world.heal.absent().collect::<Vec<_>>();
+    world.pass(0, 1_000);
+    assert_eq!(absent(&world), []);
+    let joining = Roll {
+        joining: vec![2],
+        ..here(2)
+    };
+    world.rolls[1] = Some(joining);
+    world.pass(1_000, 1_200);
+    assert_eq!(absent(&world), [], "the answer may be of before");
+    world.pass(1_200, 1_400);
+    assert_eq!(absent(&world), [VssdId(2)]);
+    world.rolls[1] = Some(Roll::default());
+    world.pass(1_400, 1_800);
+    assert_eq!((absent(&world), world.replicas()), (vec![VssdId(2)], vec![1, 2]));
+    world.rolls[1] = Some(here(2));
+    world.pass(1_800, 2_000);
+    assert_eq!(absent(&world), []);
+}
+
 /// Bug: while another set of a volume changed, an expulsion was forgotten by the step that decided it. So what was under way to the
 /// expelled primary waited for ever, and its successor served without having asked the others what was undecided. Cause: the
 /// gateway's word that the set changes nothing was of before. Fix: what is over is noted before anything is begun.

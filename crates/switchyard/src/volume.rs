@@ -231,13 +231,17 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
             .collect();
         let size = Size(u64::from(set.pages) * 4096);
         println!(
-            "set         {size} on {} channels each{}: {}",
+            "set         {size} on {} channels each{}: {}{}",
             set.channels,
             match set.rows {
                 0 => String::new(),
                 rows => format!(", of which {rows} chips"),
             },
-            places.join(", ")
+            places.join(", "),
+            match set.lacks {
+                0 => String::new(),
+                lacks => format!("; degraded, lacks {lacks}"),
+            }
         );
     }
     for latency in volume.latency.iter().filter(|latency| latency.count > 0) {

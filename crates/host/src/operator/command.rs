@@ -118,6 +118,8 @@ pub enum Done {
         records: Box<Snapshot>,
         /// This gateway serves.
         serves: bool,
+        /// Members of sets that do not serve, as far as this gateway knows.
+        absent: Vec<VssdId>,
     },
     /// The registry has what was wanted, and it is being done.
     Noted,

@@ -4,7 +4,7 @@
 use super::call::{Call, VolumeView};
 use super::job::{LATER, Sight, Step};
 use base::event::Kind;
-use base::{Duration, Instant, VolumeId};
+use base::{Duration, Instant, VolumeId, VssdId};
 use rack::exchange::ChangeState;
 use rack::heal::{Heal, Rules};
 use rack::registry::{Snapshot, VolumeRecord};
@@ -42,6 +42,11 @@ impl Healing {
     /// The next event.
     pub fn poll_told(&mut self) -> Option<Kind> {
         self.heal.poll_told()
+    }
+
+    /// Members of sets that do not serve.
+    pub fn absent(&self) -> Vec<VssdId> {
+        self.heal.absent().collect()
     }
 
     /// Next step.

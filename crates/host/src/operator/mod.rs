@@ -195,7 +195,7 @@ impl Work {
         )
     }
 
-    fn advance(&mut self, sight: &Sight, leadership: &mut Leadership) -> Step {
+    fn advance(&mut self, sight: &Sight, leadership: &mut Leadership, healing: Option<&Healing>) -> Step {
         match self {
             Self::Create(create) => create.advance(sight),
             Self::Resize(resize) => resize.advance(sight),
@@ -206,6 +206,7 @@ impl Work {
             Self::Records => Step::Finish(Ok(Done::Records {
                 records: Box::new(sight.records.clone()),
                 serves: leadership.serves(),
+                absent: healing.map_or(Vec::new(), Healing::absent),
             })),
             Self::Nodes(census) => match census.ask(sight) {
                 Ok(nodes) => Step::Finish(Ok(Done::Nodes(nodes))),
@@ -403,7 +404,9 @@ impl Operator {
                 view: self.view.as_deref(),
                 is_awaited: job.command.is_some(),
             };
-            let step = job.work.advance(&sight, &mut self.leadership);
+            let step = job
+                .work
+                .advance(&sight, &mut self.leadership, self.healing.as_ref());
             if self.take(now, Some(at), step) {
                 return true;
             }

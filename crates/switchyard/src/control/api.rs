@@ -159,6 +159,9 @@ pub struct SetPlace {
     /// Of each channel, the units of a software-isolated vSSD; 0 for all.
     #[serde(default)]
     pub rows: u32,
+    /// Copies that lack, or do not serve.
+    #[serde(default)]
+    pub lacks: usize,
     /// The vSSD and node of each replica, the primary first.
     pub replicas: Vec<Place>,
 }

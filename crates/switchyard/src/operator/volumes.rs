@@ -11,25 +11,34 @@ use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
 use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
 
 impl Part {
-    pub(super) fn records(&self) -> Result<(Box<Snapshot>, bool), Refusal> {
+    /// The registry's records, and the members that do not serve.
+    pub(super) fn records(&self) -> Result<(Box<Snapshot>, Vec<VssdId>), Refusal> {
         match self.ask(Command::Records)? {
-            Done::Records { records, serves } => Ok((records, serves)),
+            Done::Records { records, absent, .. } => Ok((records, absent)),
             other => unreachable!("the operator answers what was asked: {other:?}"),
         }
     }
 
     /// True if this gateway serves the volumes.
     pub fn serves(&self) -> Result<bool, Refusal> {
-        Ok(self.records()?.1)
+        match self.ask(Command::Records)? {
+            Done::Records { serves, .. } => Ok(serves),
+            other => unreachable!("the operator answers what was asked: {other:?}"),
+        }
     }
 
-    fn describe(&self, records: &Snapshot, record: &VolumeRecord) -> Result<api::Volume, Refusal> {
+    fn describe(
+        &self,
+        records: &Snapshot,
+        record: &VolumeRecord,
+        absent: &[VssdId],
+    ) -> Result<api::Volume, Refusal> {
         let id = record.volume();
         let (state, latency) =
             self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
         let (state, problem) = match state {
             _ if records.is_deleting(id) => ("deleting", None),
-            Some(VolumeState::Ready) if record.ready => match redundancy(record) {
+            Some(VolumeState::Ready) if record.ready => match redundancy(record, absent) {
                 None => ("ready", None),
                 lacks => ("degraded", lacks),
             },
@@ -62,25 +71,27 @@ impl Part {
             .to_owned(),
             read_only: record.read_only,
             replicas: record.sets.first().map_or(0, SetRecord::wanted),
-            sets: record.sets.iter().map(set_place).collect(),
+            sets: record.sets.iter().map(|set| set_place(set, absent)).collect(),
             latency: latency.collect(),
         })
     }
 
     /// Every volume.
     pub fn volumes(&self) -> Result<Vec<api::Volume>, Refusal> {
-        let (records, _) = self.records()?;
+        let (records, absent) = self.records()?;
         let volumes = records.volumes.iter();
-        volumes.map(|record| self.describe(&records, record)).collect()
+        volumes
+            .map(|record| self.describe(&records, record, &absent))
+            .collect()
     }
 
     /// One volume.
     pub fn volume(&self, name: &str) -> Result<api::Volume, Refusal> {
-        let (records, _) = self.records()?;
+        let (records, absent) = self.records()?;
         let record = records
             .volume(name)
             .ok_or_else(|| Refused::Unknown(name.to_owned()))?;
-        self.describe(&records, record)
+        self.describe(&records, record, &absent)
     }
 
     /// Creates a volume; returns when it is ready. Enough nodes may be there only after a while.
@@ -138,21 +149,33 @@ impl Part {
     }
 }
 
+/// The copies of a set that serve.
+fn serving(set: &SetRecord, absent: &[VssdId]) -> usize {
+    let replicas = set.replicas.iter();
+    replicas
+        .filter(|replica| !absent.contains(&VssdId(replica.vssd)))
+        .count()
+}
+
 /// The copies that a volume lacks, and what is done about it.
-fn redundancy(record: &VolumeRecord) -> Option<String> {
-    let lacks = |set: &&SetRecord| set.lacks_copies() || set.expelling.is_some();
+fn redundancy(record: &VolumeRecord, absent: &[VssdId]) -> Option<String> {
+    let lacks = |set: &&SetRecord| serving(set, absent) < set.wanted() || set.expelling.is_some();
     let sets: Vec<&SetRecord> = record.sets.iter().filter(lacks).collect();
-    let worst = sets.iter().min_by_key(|set| set.replicas.len())?;
-    let (have, wanted) = (worst.replicas.len(), worst.wanted());
+    let worst = sets.iter().min_by_key(|set| serving(set, absent))?;
+    let (have, wanted) = (serving(worst, absent), worst.wanted());
     let copies = if have == 1 { "one copy" } else { "fewer copies" };
-    let joining: Vec<String> = sets
-        .iter()
-        .filter_map(|set| set.joining)
-        .map(|joining| format!("vSSD {} on node {}", joining.vssd, joining.node))
+    let name_of = |vssd: u32, node: u8| format!("vSSD {vssd} on node {node}");
+    let joining = sets.iter().filter_map(|set| set.joining);
+    let joining: Vec<String> = joining.map(|new| name_of(new.vssd, new.node)).collect();
+    let silent = sets.iter().flat_map(|set| &set.replicas);
+    let silent = silent.filter(|replica| absent.contains(&VssdId(replica.vssd)));
+    let silent: Vec<String> = silent
+        .map(|replica| name_of(replica.vssd, replica.node))
         .collect();
-    let doing = match joining.is_empty() {
-        true => "copies are made when a node answers that has room".to_owned(),
-        false => format!("being copied: {}", joining.join(", ")),
+    let doing = match (joining.is_empty(), silent.is_empty()) {
+        (false, _) => format!("being copied: {}", joining.join(", ")),
+        (true, false) => format!("not serving: {}", silent.join(", ")),
+        (true, true) => "copies are made when a node answers that has room".to_owned(),
     };
     let (name, count) = (&record.name, sets.len());
     Some(format!(
@@ -161,11 +184,12 @@ fn redundancy(record: &VolumeRecord) -> Option<String> {
     ))
 }
 
-fn set_place(set: &SetRecord) -> api::SetPlace {
+fn set_place(set: &SetRecord, absent: &[VssdId]) -> api::SetPlace {
     api::SetPlace {
         pages: set.pages,
         channels: set.channels,
         rows: set.rows,
+        lacks: set.wanted().saturating_sub(serving(set, absent)),
         replicas: set
             .replicas
             .iter()
