@@ -160,8 +160,8 @@ impl CatchUp {
     }
 
     /// Asks again for everything that was not answered. Not while answers come: then peers are at it, and copies of what they are at
-    /// would only delay them. True if it asks.
-    pub(crate) fn resend(&mut self, store: &impl Store) -> bool {
+    /// would only delay them. Of pages that cannot `wait` each peer is asked that has them. True if it asks.
+    pub(crate) fn resend(&mut self, store: &impl Store, wait: bool) -> bool {
         if core::mem::take(&mut self.advanced) {
             return false;
         }
@@ -172,6 +172,7 @@ impl CatchUp {
             let wanted = self.peers[peer].wanted.iter();
             self.asks.extend(wanted.filter_map(|&(lpn, wanted)| match wanted {
                 Wanted::Pulled(_, Pulling::Asked) => Some(Ask::Pull(peer, lpn)),
+                Wanted::Pulled(_, Pulling::Elsewhere) if !wait => Some(Ask::Pull(peer, lpn)),
                 Wanted::Pulled(..) => None,
                 Wanted::Overruled(ours) => Some(Ask::Overrule(lpn, ours)),
                 Wanted::Replayed { .. } => None,
@@ -276,4 +277,67 @@ pub(crate) fn answer(
     }
     answer[..2].copy_from_slice(&covered.to_be_bytes());
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::Cached;
+    use base::Instant;
+
+    /// A replica that has nothing.
+    struct Nothing;
+
+    impl Store for Nothing {
+        fn newest(&self, _: Lpn) -> Version {
+            Version::NONE
+        }
+        fn has_room(&self, _: Lpn) -> bool {
+            true
+        }
+        fn put(&mut self, _: Instant, _: Lpn, _: Cached) {}
+        fn lose(&mut self, _: Lpn, _: Version) {}
+        fn is_latched(&self) -> bool {
+            false
+        }
+        fn is_damaged(&self, _: Lpn) -> bool {
+            false
+        }
+        fn pages(&self) -> u32 {
+            200
+        }
+    }
+
+    /// An answer of a peer that has these many pages.
+    fn all(pages: u16) -> Vec<u8> {
+        let mut answer = pages.to_be_bytes().to_vec();
+        for page in 0..pages {
+            answer.extend(page.to_be_bytes());
+            answer.extend(7u64.to_be_bytes());
+            answer.push(1);
+        }
+        answer
+    }
+
+    /// Bug: a page that two peers have came from both, and all pages of a range at once.
+    #[test]
+    fn a_page_is_asked_of_one_peer_and_few_are_on_their_way() {
+        let mut catch_up = CatchUp::new(2);
+        assert!(!catch_up.step(&Nothing, |_| true));
+        while catch_up.poll(true).is_some() {}
+        for peer in 0..2 {
+            assert!(catch_up.answered(peer, Lpn(0), &all(200), &Nothing, true));
+        }
+        assert!(catch_up.poll(true).is_none(), "pages can wait");
+        let mut asked = Vec::new();
+        while catch_up.wants_pull() {
+            let Some(Ask::Pull(_, lpn)) = catch_up.next_pull() else {
+                panic!("a page is left")
+            };
+            asked.push(lpn.0);
+        }
+        assert_eq!(asked, (0..PULLS_MAX as u32).collect::<Vec<_>>());
+        let rest = core::iter::from_fn(|| catch_up.poll(false)).count();
+        assert_eq!(rest, 200 - PULLS_MAX, "each once");
+    }
 }

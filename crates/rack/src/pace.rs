@@ -179,10 +179,10 @@ impl Pace {
 
     /// True if one page more may be copied now; it is then.
     pub fn take(&mut self, now: Instant) -> bool {
+        self.go_on(now);
         if self.phase == Phase::Idle {
             self.begin(now);
         }
-        self.go_on(now);
         let may = self.phase == Phase::Copying && self.bucket.has_token(now);
         if may {
             self.bucket.take();
@@ -280,5 +280,88 @@ fn rate_of(pages_per_s: f64) -> Rate {
     Rate {
         per_second: pages_per_s,
         burst: (pages_per_s * BURST_S).max(1.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1_000)
+    }
+
+    /// Copies as much as it may for so many seconds, from a second on, beside clients whose operations take what `took_us` says
+    /// of the pages copied in the last millisecond; returns the pages of each second.
+    fn copy(cap: Cap, seconds: u64, operations: u64, took_us: impl Fn(u64) -> u64) -> Vec<u64> {
+        let mut pace = Pace::new(at(0), cap);
+        let mut pages = Vec::new();
+        for second in 0..=seconds {
+            let before = pace.pages();
+            for ms in 0..1_000 {
+                let now = at(second * 1_000_000 + ms * 1_000);
+                let mut copied = 0;
+                // More than the medium does.
+                while second > 0 && copied < 100 && pace.take(now) {
+                    copied += 1;
+                }
+                if second > 0 && copied == 0 {
+                    assert!(pace.ready_at(now) > now, "nobody asks for ever");
+                }
+                for _ in 0..operations {
+                    pace.note(now, Duration::from_micros(took_us(copied)));
+                }
+            }
+            pages.push(pace.pages() - before);
+        }
+        pages.split_off(1)
+    }
+
+    #[test]
+    fn alone_it_is_soon_as_fast_as_the_medium() {
+        let pages = copy(Cap::default(), 3, 0, |_| 0);
+        assert!(pages[0] > 50_000, "{pages:?}");
+        assert_eq!(pages[1..], [100_000; 2]);
+    }
+
+    #[test]
+    fn clients_that_do_not_mind_cost_it_a_pause_a_second() {
+        let pages = copy(Cap::default(), 4, 4, |_| 200);
+        assert!(pages[3] > 90_000 && pages[3] < 100_000, "{pages:?}");
+    }
+
+    #[test]
+    fn it_yields_to_clients_that_mind_and_ends_all_the_same() {
+        // Each page of a millisecond costs an operation a tenth of its usual time.
+        let pages = copy(Cap::default(), 8, 4, |copied| 400 + 40 * copied);
+        let last: u64 = pages[4..].iter().sum::<u64>() / 4;
+        assert!((2_000..10_000).contains(&last), "{pages:?}");
+        let pages = copy(Cap::default(), 8, 4, |copied| 400 + 4_000 * copied.min(1));
+        let last = *pages.last().expect("there are some");
+        let floor = FLOOR_PAGES_PER_S as u64;
+        assert!(last > floor / 2 && last <= floor + 50, "{pages:?}");
+    }
+
+    #[test]
+    fn an_operator_may_cap_it_even_below_the_least_rate() {
+        for mib in [1, 16] {
+            let bytes_per_s = Some(mib << 20);
+            let pages = copy(Cap { bytes_per_s }, 3, 0, |_| 0);
+            assert!(pages.iter().all(|pages| *pages <= mib * 256 + 20), "{pages:?}");
+            assert!(pages[2] >= mib * 250, "{pages:?}");
+        }
+    }
+
+    #[test]
+    fn a_quantile_is_a_time_that_was_seen() {
+        let mut times = Times::new();
+        assert_eq!(times.quantile(), None);
+        for us in 1..=1_000 {
+            times.note(us * 1_000);
+        }
+        let quantile = times.quantile().expect("there are operations");
+        assert!((950_000.0..1_070_000.0).contains(&quantile), "{quantile}");
+        times.note(u64::MAX);
+        times.note(0);
     }
 }

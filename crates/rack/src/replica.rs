@@ -940,7 +940,7 @@ impl Replica {
                     self.note_silence(peer, now.since(self.greets_since));
                 }
             }
-            let advances = !self.serving && self.epoch.is_some() && !self.catch_up.resend(store);
+            let advances = !self.serving && self.epoch.is_some() && !self.catch_up.resend(store, self.yields);
             self.in_vain = match advances {
                 true => 0,
                 false => HELLO_DOUBLINGS_MAX.min(self.in_vain + 1),

@@ -16,6 +16,7 @@ use host::Central;
 use host::gateway::Reads;
 use rack::gc::Coordination;
 use rack::heal::Rules;
+use rack::pace::Cap;
 use rack::placement::Isolation;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
@@ -214,6 +215,9 @@ pub struct Options {
     /// Seconds until a medium's unanswered operation is given up and the medium takes no more writes [default: 30]
     #[arg(long, value_name = "S")]
     pub media_timeout_s: Option<u64>,
+    /// The most that a node copies in a second, in MiB, when copies are rebuilt or moved [default: no cap]
+    #[arg(long, value_name = "MIB")]
+    pub copy_mib_per_s: Option<u64>,
 }
 
 macro_rules! overlay {
@@ -266,6 +270,7 @@ impl Options {
             request_timeout_s,
             rebuild_after_s,
             media_timeout_s,
+            copy_mib_per_s,
         )
     }
 
@@ -343,6 +348,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Age at which a medium's operation is given up.
     pub media_timeout: Duration,
+    /// The most that a node copies to and from members that join.
+    pub copy_cap: Cap,
     /// How sets of volumes are healed.
     pub heal: Rules,
 }
@@ -457,6 +464,7 @@ impl Config {
             request_timeout: request_timeout(options.request_timeout_s)?,
             heal: heal(options.rebuild_after_s)?,
             media_timeout: media_timeout(options.media_timeout_s)?,
+            copy_cap: copy_cap(options.copy_mib_per_s)?,
         })
     }
 
@@ -510,6 +518,7 @@ impl Config {
         node.unit.policy = self.policy;
         node.unit.device_depth = self.device_depth;
         node.unit.cache_pages = self.cache_pages;
+        node.copy_cap = self.copy_cap;
         node
     }
 }
@@ -633,6 +642,12 @@ fn request_timeout(seconds: Option<u64>) -> anyhow::Result<Duration> {
     Ok(Duration::from_secs(seconds))
 }
 
+fn copy_cap(mib_per_s: Option<u64>) -> anyhow::Result<Cap> {
+    let mib_per_s = mib_per_s.map(|mib| within("copy_mib_per_s", mib, 1, 1_000_000));
+    let bytes_per_s = mib_per_s.transpose()?.map(|mib| mib << 20);
+    Ok(Cap { bytes_per_s })
+}
+
 /// The time after which a medium's operation is given up.
 pub fn media_timeout(seconds: Option<u64>) -> anyhow::Result<Duration> {
     let seconds = seconds.unwrap_or(base::device::LIMIT.as_secs());
@@ -707,6 +722,16 @@ mod tests {
     }
 
     #[test]
+    fn the_most_that_is_copied_reaches_the_node() {
+        let cap = |toml: &str| {
+            let node = config(toml).unwrap().node(NodeId(1), Addr::NONE, Vec::new());
+            node.copy_cap.bytes_per_s
+        };
+        assert_eq!(cap(""), None);
+        assert_eq!(cap("copy_mib_per_s = 3"), Some(3 << 20));
+    }
+
+    #[test]
     fn the_time_that_a_medium_has_reaches_the_core() {
         let limit = |toml: &str| config(toml).unwrap().core(0).media_limit;
         assert_eq!(limit(""), base::device::LIMIT);
@@ -770,6 +795,7 @@ mod tests {
             ("device_depth = 0", ["device_depth = 0", "1 to 128"]),
             ("read_target_us = 5", ["read_target_us = 5", "set scheduler"]),
             ("spin_us = 9999999", ["spin_us = 9999999", "--spin-us"]),
+            ("copy_mib_per_s = 0", ["copy_mib_per_s = 0", "--copy-mib-per-s"]),
             ("media_timeout_s = 0", ["media_timeout_s = 0", "1 to 3600"]),
             (
                 "media_timeout_s = 3601",

@@ -90,6 +90,9 @@ pub struct NodeArgs {
     /// Seconds until a medium's unanswered operation is given up and the medium takes no more writes [default: 30]
     #[arg(long, value_name = "S")]
     pub media_timeout_s: Option<u64>,
+    /// The most that the node copies in a second, in MiB, when copies are rebuilt or moved [default: no cap]
+    #[arg(long, value_name = "MIB")]
+    pub copy_mib_per_s: Option<u64>,
     /// Serve the control API and /metrics here
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
@@ -118,6 +121,7 @@ impl NodeArgs {
             pool: self.pool,
             spin_us: self.spin_us,
             media_timeout_s: self.media_timeout_s,
+            copy_mib_per_s: self.copy_mib_per_s,
             ..Options::default()
         }
     }
