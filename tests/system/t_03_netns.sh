@@ -87,8 +87,8 @@ fragments() {
     ip netns exec "$mark-$1" awk '$1 == "Ip:" { for (i = 2; i <= NF; i++) if (place == 0 && $i == "FragCreates") at = i; place++ }
         $1 == "Ip:" && place == 2 { print $at }' /proc/net/snmp
 }
-"$SWITCHYARD" events --control 10.77.0.2:9180 --json | jq -e 'select(.name == "path-narrow" and .fields.mtu == 1500 and .fields.parts == 3)' \
-    >/dev/null || fail "no event tells of the frames"
+"$SWITCHYARD" events --control 10.77.0.2:9180 --json \
+    | jq -se 'any(.name == "path-narrow" and .fields.mtu == 1500 and .fields.parts == 3)' >/dev/null || fail "no event tells of the frames"
 for name in tor gateway node1 node2 node3 node4; do
     [[ $(fragments "$name") == 0 ]] || fail "the kernel cut $(fragments "$name") datagrams of $name"
 done
