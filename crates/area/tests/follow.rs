@@ -128,6 +128,12 @@ fn check(follower: &Follower, least: u64) -> Result<(), AreaError> {
         count += 1;
     }
     assert_eq!(count, KEYS.min(round));
+    let bounds = (Bound::Excluded(&b"k"[..]), Bound::Unbounded);
+    let reverse = follower.range_rev(tree, bounds).collect::<Result<Vec<_>, _>>()?;
+    let mut forward = follower.range(tree, bounds).collect::<Result<Vec<_>, _>>()?;
+    forward.reverse();
+    assert!(reverse == forward, "round {round}: the same from its end");
+    assert_eq!(reverse.len() as u64, KEYS.min(round) + 1);
     assert_eq!(follower.keys(map)?.len() as u64, KEYS.min(round));
     Ok(())
 }
