@@ -5,9 +5,10 @@ use super::reader::{Pages, Piece, ReadError, Table, header_of};
 use super::{Header, Place};
 use crate::format::{u32_at, u64_at};
 use crate::layout::Layout;
+use crate::suspects::Suspects;
 use base::Device;
 use core::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Levels at most: level 1 has as many tables as level 0, and each deeper one eight times as many. No medium has so many. Damaged
@@ -360,14 +361,14 @@ impl Levels {
             .unwrap_or(0)
     }
 
-    /// The next step. `urgent` if space is needed, so that all duplicates should go. Tables that are `damaged` cannot be
+    /// The next step. `urgent` if space is needed, so that all duplicates should go. Tables that are `suspects` are not
     /// merged, and what overlaps them goes around.
     pub(crate) fn pick(
         &self,
         run_tables: u64,
         cursors: &[Vec<u8>; LEVELS_MAX],
         urgent: bool,
-        damaged: &BTreeSet<u64>,
+        suspects: &Suspects,
     ) -> Option<Step> {
         let above = self.levels.iter().enumerate().take(LEVELS_MAX - 1);
         // The level that is the most times over its limit first. Parts of 1024, as the numbers are small.
@@ -383,7 +384,7 @@ impl Levels {
         let alone = self.levels.first().filter(|views| views.len() > 1).map(|_| 0);
         let rest = above.chain(alone).filter(|_| urgent);
         full.chain(rest)
-            .find_map(|level| self.pick_in(level, run_tables, cursors, damaged))
+            .find_map(|level| self.pick_in(level, run_tables, cursors, suspects))
     }
 
     /// The step that a level can take.
@@ -392,10 +393,10 @@ impl Levels {
         level: usize,
         run_tables: u64,
         cursors: &[Vec<u8>; LEVELS_MAX],
-        damaged: &BTreeSet<u64>,
+        suspects: &Suspects,
     ) -> Option<Step> {
         let views = &self.levels[level];
-        let is_damaged = |view: &View| damaged.contains(&view.table.place.generation);
+        let is_damaged = |view: &View| suspects.has(view.table.place.generation);
         let damaged_below = |sources: &[View]| {
             let first = sources.iter().map(View::first).min()?;
             let last = sources.iter().map(View::last).max()?;
@@ -424,6 +425,8 @@ impl Levels {
             false => damaged_below(&sources).map(|view| (1, view)),
         };
         match sunk {
+            // It may be read before long.
+            Some((_, view)) if !suspects.stays(view.table.place.generation) => None,
             Some((level, view)) if self.sunk(level, &view).is_some() => Some(Step::Sink(level, view)),
             Some(_) => None,
             None => Some(Step::Merge(Pick { level, sources })),

@@ -270,7 +270,10 @@ impl Keeper {
                 Step::Show(id) => {
                     let area = state.catalog.area(id).expect("it has just grown");
                     // What cannot be done now is tended later.
-                    self.media.tend(id, area.extent).map(drop).map_err(WorkError::from)
+                    self.media
+                        .tend(id, area.extent)
+                        .map(drop)
+                        .map_err(WorkError::from)
                 }
                 Step::Work(work) => {
                     active = Some(work.area());
@@ -504,7 +507,11 @@ mod tests {
             drop(keeper);
             keeper = start(&path);
             let bytes = if steps > 1 { 32 << 20 } else { 16 << 20 };
-            assert_eq!((length(), keeper.usage().0), (bytes, bytes), "after {steps} steps");
+            assert_eq!(
+                (length(), keeper.usage().0),
+                (bytes, bytes),
+                "after {steps} steps"
+            );
         }
         let grow = Change::Resize {
             name: "area".into(),
