@@ -18,6 +18,10 @@ const MOVE_BYTES: usize = 64 << 10;
 /// Records after which a segment that could not be read is tried again, at most.
 const READ_AGAIN_MAX: u64 = 1024;
 
+/// Rounds for a batch that gives room, at most. Where an entry takes a small part of a segment, as in real areas, the first one finds the
+/// place.
+const ROUNDS_MAX: u32 = 4;
+
 /// An entry of the segment that is being cleaned.
 struct Candidate {
     kind: EntryKind,
@@ -34,6 +38,8 @@ pub(crate) struct Cleaning {
     /// Segments cleaned since a user last had room. After a whole round there is none to gain: entries lie in segments with
     /// gaps, where they leave no room for each other.
     fruitless: u32,
+    /// Rounds that it goes more, for a batch that gives room.
+    insisted: u32,
 }
 
 /// Why the oldest segment is left for now.
@@ -129,6 +135,15 @@ impl Cleaning {
     #[inline]
     pub(crate) fn served(&mut self) {
         self.fruitless = 0;
+        self.insisted = 0;
+    }
+
+    /// A batch that gives room has none. True if the cleaner goes round once more before that is told: what it did in vain was for
+    /// batches that need more, and each round puts the entries together in another way.
+    pub(crate) fn insist(&mut self) -> bool {
+        self.fruitless = 0;
+        self.insisted = (self.insisted + 1) % (ROUNDS_MAX + 1);
+        self.insisted > 0
     }
 
     /// True if the oldest segment is left as it is.
