@@ -3,8 +3,9 @@
 use super::filter;
 use super::reader::{Pages, Piece, ReadError, Table, header_of};
 use super::{Header, Place};
+use crate::entry::entry_bytes;
 use crate::format::{u32_at, u64_at};
-use crate::layout::Layout;
+use crate::layout::{LIST_BYTES, LISTED_BYTES, Layout, list_bytes};
 use crate::suspects::Suspects;
 use base::Device;
 use core::cmp::Ordering;
@@ -18,10 +19,8 @@ pub(crate) const LEVELS_MAX: usize = 32;
 const RATIO: u64 = 8;
 /// Times that memory was emptied, before level 0 is merged into level 1: each is a table more for every lookup.
 pub(crate) const RUNS_MAX: u64 = 4;
-/// Bytes of a table in the list of tables.
-const LISTED_BYTES: usize = 16;
-/// Bytes of the list before the tables and bounds.
-const LIST_BYTES: usize = 16;
+/// Part of a list's record that bounds may take.
+const BOUNDS_PART: usize = 16;
 /// A table without a bound.
 const UNBOUND: u16 = u16::MAX;
 
@@ -90,12 +89,10 @@ impl Listed {
 }
 
 impl List {
-    /// Bytes of each table.
-    pub(crate) const BYTES_EACH: usize = LISTED_BYTES;
-
-    /// Bytes of a list of so many tables, without bounds.
-    pub(crate) fn bytes(tables: u32) -> usize {
-        LIST_BYTES + tables as usize * LISTED_BYTES
+    /// Tables that a list can have, with some bounds of usual length, in a record of so many bytes, of which descriptions take some.
+    pub(crate) fn tables_max(record_bytes: usize, described_bytes: usize) -> u32 {
+        let taken = described_bytes + entry_bytes(0, list_bytes(0)) + record_bytes / BOUNDS_PART;
+        (record_bytes.saturating_sub(taken) / LISTED_BYTES) as u32
     }
 
     /// `None` if it makes no sense.
