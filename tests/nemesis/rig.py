@@ -24,8 +24,6 @@ SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, (2).to_bytes(4, sys.byteorder)
 FREEZE, THAW = 0xC0045877, 0xC0045878
 NETWORK, ADMIN = "10.99.0.", 254
 READY_S = 30
-# A rack packet with a page, and the headers of UDP, IP.
-PACKET_MAX = 72 + 4096 + 8 + 20
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -211,9 +209,6 @@ class Rig:
                      f"link set tap-{name} up", "link set lo up"]
             lines += [f"neigh replace {self.ip(it)} lladdr {mac(it)} dev tap-{name} nud permanent" for it in self.machines if it != name]
             run("ip", *inside, "-batch", "-", input="\n".join(lines) + "\n")
-            if inside and self.draw["mtu"] < PACKET_MAX:
-                # As docs/rack.md asks: else fragments whose others are lost fill the kernel's memory, for half a minute.
-                run("nsenter", f"--net=/run/netns/{name}", "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ipfrag_time")
 
     def build(self):
         size = self.draw["medium_mebi"]

@@ -131,10 +131,12 @@ macro_rules! counters {
 counters! {
     /// Rack packets that arrived and were handed to a host.
     packets_in,
-    /// Rack packets that the kernel took for sending.
+    /// Datagrams with rack packets, or with parts of them, that the kernel took for sending.
     packets_out,
     /// Packets that arrived while the pool had no free page to hold their payload.
     packets_dropped_pool,
+    /// Packets of which a part did not come.
+    packets_incomplete,
     /// Packets that could not be sent because the send buffer was full or no buffer memory was left.
     packets_dropped_full,
     /// Packets that could not be sent because of their address: nowhere, unreachable, or too long for the way there.

@@ -37,6 +37,7 @@ mod local;
 mod mailbox;
 mod medium;
 mod nvme;
+mod paths;
 mod poller;
 mod queue;
 mod reactor;

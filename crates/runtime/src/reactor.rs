@@ -405,11 +405,12 @@ impl Reactor {
         let count = udp.receive(&self.pool, &self.counters);
         for datagram in 0..count {
             let udp = self.cells[index].udp.as_mut().expect(WATCHED);
-            match udp.take(datagram) {
-                Ok(packet) => {
+            match udp.take(datagram, &self.counters) {
+                Ok(Some(packet)) => {
                     self.counters.packets_in.bump();
                     self.hand(index, Input::Packet(packet));
                 }
+                Ok(None) => {}
                 Err(Refused::Malformed(reason)) => self.counters.malformed.bump(reason),
                 Err(Refused::NoPage) => self.counters.packets_dropped_pool.bump(),
             }
@@ -664,8 +665,12 @@ impl Reactor {
 
     /// Hands everything collected to the kernel.
     fn flush(&mut self) {
-        for udp in self.cells.iter_mut().filter_map(|cell| cell.udp.as_mut()) {
+        for cell in &mut self.cells {
+            let Some(udp) = &mut cell.udp else { continue };
             udp.flush(&self.counters);
+            if let (Some(kind), Some(events)) = (udp.next_event(), &self.events) {
+                events.tell(cell.source, kind);
+            }
         }
         self.media.push(&self.counters);
     }

@@ -10,21 +10,27 @@
 //! until the host takes it is added to its LAT, at every hop.
 //!
 //! Sending: packets are collected and handed to the kernel in one call; the collected payloads are held until then.
-//! A full send buffer drops the rest of the batch, as a full switch port would.
+//! A full send buffer drops the rest of the batch, as a full switch port would. A packet that is longer than its path's datagrams
+//! goes in parts, each of which takes a place in the batch. What has come of a packet stays in the page that its first part came in.
 //!
 //! Invariants: the iovecs of slot `i` point at `headers[i]` and at the bytes of `pages[i]`, for `i < posted`
 //! (receiving) or `i < count` (sending). The boxed arrays never move.
 
 use crate::counters::Counters;
+use crate::paths::Paths;
 use crate::poller::check;
+use base::event::Kind;
 use base::{Addr, Page, Pool};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::{io, mem, ptr};
-use wire::rack::{HEADER_BYTES, Header, Malformed, PAYLOAD_BYTES_MAX, Packet, Payload};
+use wire::parts::Assembler;
+use wire::rack::{HEADER_BYTES, Header, Malformed, PARTS_MAX, PAYLOAD_BYTES_MAX, Packet, Part, Payload};
 
 /// Packets of one system call. More are left to the next turn, so that other sources get theirs.
 pub(crate) const BATCH: usize = 64;
+/// Packets of which a socket keeps parts. Each may hold a page.
+const PACKETS_IN_PARTS: usize = 64;
 /// Asked for as each socket's receive and send buffer: some thousands of full packets. Without the right to exceed it
 /// (CAP_NET_ADMIN), the system's limit (`net.core.rmem_max`, `wmem_max`) holds.
 const SOCKET_BUFFER_BYTES: libc::c_int = 32 << 20;
@@ -78,17 +84,23 @@ impl UdpPort {
         self.receive.receive(&self.socket, pool, counters)
     }
 
-    /// The `index`-th datagram of the last batch as a packet. Each may be taken once.
-    pub fn take(&mut self, index: usize) -> Result<Packet, Refused> {
-        self.receive.take(index)
+    /// The `index`-th datagram of the last batch as a packet, if it was a whole one or the last part of one. Each may be taken
+    /// once.
+    pub fn take(&mut self, index: usize, counters: &Counters) -> Result<Option<Packet>, Refused> {
+        self.receive.take(index, counters)
     }
 
     /// Collects a packet; a full batch is sent first.
     pub fn push(&mut self, to: Addr, packet: Packet, counters: &Counters) {
-        if self.send.count == BATCH {
+        if self.send.count + usize::from(PARTS_MAX) > BATCH {
             self.flush(counters);
         }
         self.send.push(to, packet);
+    }
+
+    /// What an operator should know of the paths.
+    pub fn next_event(&mut self) -> Option<Kind> {
+        self.send.paths.next_event()
     }
 
     /// Hands everything collected to the kernel.
@@ -204,6 +216,7 @@ struct ReceiveBatch {
     received: usize,
     /// Where payload goes when no slot has a page.
     overflow: Box<[u8; PAYLOAD_BYTES_MAX]>,
+    parts: Assembler,
 }
 
 impl ReceiveBatch {
@@ -233,6 +246,7 @@ impl ReceiveBatch {
             posted: 0,
             received: 0,
             overflow: Box::new([0; PAYLOAD_BYTES_MAX]),
+            parts: Assembler::new(PACKETS_IN_PARTS),
         }
     }
 
@@ -303,7 +317,7 @@ impl ReceiveBatch {
         self.received
     }
 
-    fn take(&mut self, index: usize) -> Result<Packet, Refused> {
+    fn take(&mut self, index: usize, counters: &Counters) -> Result<Option<Packet>, Refused> {
         assert!(index < self.received, "the batch has this datagram");
         let message = &self.messages[index];
         if message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
@@ -312,28 +326,73 @@ impl ReceiveBatch {
         let bytes = message.msg_len as usize;
         let payload_bytes = bytes.saturating_sub(HEADER_BYTES);
         let header = &self.headers[index][..bytes.min(HEADER_BYTES)];
-        let mut header = Header::parse(header, payload_bytes).map_err(Refused::Malformed)?;
+        let (mut header, part) = Header::parse_part(header, payload_bytes).map_err(Refused::Malformed)?;
         let waited_ns =
             arrival_ns(&message.msg_hdr).map_or(0, |arrival| self.received_ns.saturating_sub(arrival));
         header.lat_ns = header
             .lat_ns
             .saturating_add(u32::try_from(waited_ns).unwrap_or(u32::MAX));
+        if part != Part::WHOLE {
+            return self.put_together(index, header, part, counters);
+        }
         let payload = if payload_bytes == 0 {
             Payload::None
         } else if header.carries_page() {
-            let page = if index < self.posted {
-                self.pages[index].take()
-            } else {
-                None
-            };
-            Payload::Page(page.ok_or(Refused::NoPage)?)
-        } else if index < self.posted {
-            let page = self.pages[index].as_ref().expect("each datagram is taken once");
-            page.with(|bytes| Payload::Record(bytes[..payload_bytes].into()))
+            Payload::Page(self.take_page(index)?)
         } else {
-            Payload::Record(self.overflow[..payload_bytes].into())
+            let mut record = vec![0; payload_bytes].into_boxed_slice();
+            self.copy(index, &mut record);
+            Payload::Record(record)
         };
-        Ok(Packet { header, payload })
+        Ok(Some(Packet { header, payload }))
+    }
+
+    /// The page that the kernel has filled with the datagram's payload.
+    fn take_page(&mut self, index: usize) -> Result<Page, Refused> {
+        let is_posted = index < self.posted;
+        let page = is_posted.then(|| self.pages[index].take()).flatten();
+        page.ok_or(Refused::NoPage)
+    }
+
+    /// Copies the start of the datagram's payload.
+    fn copy(&self, index: usize, to: &mut [u8]) {
+        let length = to.len();
+        if index < self.posted {
+            let page = self.pages[index].as_ref().expect("each datagram is taken once");
+            page.with(|bytes| to.copy_from_slice(&bytes[..length]));
+        } else {
+            to.copy_from_slice(&self.overflow[..length]);
+        }
+    }
+
+    /// Takes a part of a packet; the packet, if it was the last one.
+    fn put_together(
+        &mut self,
+        index: usize,
+        header: Header,
+        part: Part,
+        counters: &Counters,
+    ) -> Result<Option<Packet>, Refused> {
+        let length = header.length as usize;
+        let range = part.range(length);
+        let mut chunk = [0; PAYLOAD_BYTES_MAX];
+        let chunk = &mut chunk[..range.len()];
+        self.copy(index, chunk);
+        if self.parts.payload(&header).is_none() {
+            let payload = match header.carries_page() {
+                true => Payload::Page(self.take_page(index)?),
+                false => Payload::Record(vec![0; length].into()),
+            };
+            if self.parts.begin(header, payload) {
+                counters.packets_incomplete.bump();
+            }
+        }
+        match self.parts.payload(&header) {
+            Some(Payload::Page(page)) => page.with_mut(|bytes| bytes[range].copy_from_slice(chunk)),
+            Some(Payload::Record(record)) => record[range].copy_from_slice(chunk),
+            Some(Payload::None) | None => unreachable!("a packet in parts has a payload"),
+        }
+        Ok(self.parts.note(&header, part))
     }
 }
 
@@ -345,6 +404,7 @@ struct SendBatch {
     /// Keeps the bytes that the iovecs point at.
     payloads: Vec<Payload>,
     count: usize,
+    paths: Paths,
 }
 
 impl SendBatch {
@@ -369,20 +429,12 @@ impl SendBatch {
             messages,
             payloads: Vec::with_capacity(BATCH),
             count: 0,
+            paths: Paths::default(),
         }
     }
 
+    /// Its parts find room.
     fn push(&mut self, to: Addr, packet: Packet) {
-        let slot = self.count;
-        packet.header.emit(&mut self.headers[slot]);
-        self.addresses[slot] = libc::sockaddr_in {
-            sin_family: libc::AF_INET as libc::sa_family_t,
-            sin_port: to.port.to_be(),
-            sin_addr: libc::in_addr {
-                s_addr: to.ip.to_be(),
-            },
-            sin_zero: [0; 8],
-        };
         let (base, length) = match &packet.payload {
             Payload::None => (ptr::null_mut(), 0),
             Payload::Page(page) => (page.as_ptr(), page.len()),
@@ -392,9 +444,22 @@ impl SendBatch {
             packet.header.length as usize, length,
             "a header states its payload's length"
         );
-        self.iovecs[slot][1] = iovec(base, length);
+        let address = libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: to.port.to_be(),
+            sin_addr: libc::in_addr {
+                s_addr: to.ip.to_be(),
+            },
+            sin_zero: [0; 8],
+        };
+        for part in self.paths.parts(to, length) {
+            let (slot, range) = (self.count, part.range(length));
+            packet.header.emit_part(part, &mut self.headers[slot]);
+            self.addresses[slot] = address;
+            self.iovecs[slot][1] = iovec(base.wrapping_add(range.start), range.len());
+            self.count += 1;
+        }
         self.payloads.push(packet.payload);
-        self.count += 1;
     }
 
     fn flush(&mut self, socket: &UdpSocket, counters: &Counters) {
@@ -497,7 +562,10 @@ mod tests {
                 break;
             }
             for index in 0..count {
-                let packet = b.take(index).expect("what was sent parses");
+                let packet = b
+                    .take(index, &counters)
+                    .expect("what was sent parses")
+                    .expect("it is whole");
                 assert!(packet.payload_is_intact());
                 let mark = (seen / 3 + 1) as u8;
                 match seen % 3 {
@@ -510,6 +578,69 @@ mod tests {
         }
         assert_eq!(seen, 300);
         assert_eq!(counters.packets_out.read(), 300);
+    }
+
+    #[test]
+    fn a_narrow_path_takes_pages_and_records_in_parts() {
+        let pool = Pool::new(300, SECTOR_BYTES);
+        let counters = Counters::default();
+        let (mut a, mut b) = pair(&pool);
+        let to = addr(b.address());
+        a.send.paths.narrow(to, 1500);
+        for mark in 1..=20 {
+            a.push(to, page_packet(&pool, mark), &counters);
+            a.push(to, record_packet(mark), &counters);
+            let long = vec![mark; PAYLOAD_BYTES_MAX - usize::from(mark)];
+            a.push(
+                to,
+                Packet::with_record(Header::new(Op::Digest, VssdId(2)), long),
+                &counters,
+            );
+        }
+        a.flush(&counters);
+        assert_eq!(counters.packets_out.read(), 20 * (3 + 1 + 3), "datagrams");
+        let mut seen = Vec::new();
+        loop {
+            let count = b.receive(&pool, &counters);
+            if count == 0 {
+                break;
+            }
+            for index in 0..count {
+                if let Some(packet) = b.take(index, &counters).expect("what was sent parses") {
+                    assert!(packet.payload_is_intact());
+                    seen.push(packet.header.op);
+                }
+            }
+        }
+        assert_eq!(seen, [Op::Write, Op::Status, Op::Digest].repeat(20));
+        assert_eq!(counters.packets_incomplete.read(), 0);
+    }
+
+    #[test]
+    fn a_packet_in_parts_gets_through_without_a_page_only_if_it_needs_none() {
+        let pool = Pool::new(140, SECTOR_BYTES);
+        let counters = Counters::default();
+        let (mut a, mut b) = pair(&pool);
+        let to = addr(b.address());
+        a.send.paths.narrow(to, 1500);
+        let source = page_packet(&pool, 7);
+        let crowd: Vec<Page> = std::iter::from_fn(|| pool.alloc()).collect();
+        a.push(to, source.clone(), &counters);
+        let long = Packet::with_record(Header::new(Op::Digest, VssdId(2)), vec![3; 3000]);
+        a.push(to, long, &counters);
+        a.flush(&counters);
+        let (mut whole, mut refused) = (Vec::new(), 0);
+        for _ in 0..10 {
+            for index in 0..b.receive(&pool, &counters) {
+                match b.take(index, &counters) {
+                    Ok(packet) => whole.extend(packet.map(|packet| packet.header.op)),
+                    Err(Refused::NoPage) => refused += 1,
+                    Err(Refused::Malformed(reason)) => panic!("{reason}"),
+                }
+            }
+        }
+        assert_eq!((whole, refused), (vec![Op::Digest], 3));
+        drop((source, crowd));
     }
 
     #[test]
@@ -536,10 +667,10 @@ mod tests {
         a.flush(&counters);
         for _ in 0..400 {
             for index in 0..b.receive(&pool, &counters) {
-                match b.take(index) {
-                    Ok(packet) if packet.page().is_some() => kept.push(packet),
+                match b.take(index, &counters) {
+                    Ok(Some(packet)) if packet.page().is_some() => kept.push(packet),
                     Ok(packet) => {
-                        assert_eq!(packet.record(), [3; 3]);
+                        assert_eq!(packet.expect("it is whole").record(), [3; 3]);
                         records += 1;
                     }
                     Err(refused) => {
@@ -560,7 +691,7 @@ mod tests {
         );
         a.flush(&counters);
         assert_eq!(b.receive(&pool, &counters), 1);
-        assert!(b.take(0).is_ok());
+        assert!(b.take(0, &counters).is_ok());
         drop((source, crowd));
     }
 
@@ -582,7 +713,7 @@ mod tests {
         }
         let count = b.receive(&pool, &counters);
         let refused: Vec<_> = (0..count)
-            .map(|index| b.take(index).expect_err("malformed"))
+            .map(|index| b.take(index, &counters).expect_err("malformed"))
             .collect();
         use Malformed::{HeaderChecksum, Length, Short};
         assert_eq!(

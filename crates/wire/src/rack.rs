@@ -8,6 +8,7 @@
 //! ([`Packet::payload_is_intact`]), so that the ToR touches headers only.
 
 use base::{Addr, Page, Version, VssdId, limits};
+use core::ops::Range;
 use thiserror::Error;
 
 /// Bytes of the header on the wire.
@@ -144,6 +145,57 @@ pub mod flags {
     pub const ALL: u8 = 127;
 }
 
+/// Parts of one packet at most: enough for the smallest MTU that IPv4 hosts have to take, 576 bytes.
+pub const PARTS_MAX: u8 = 16;
+
+/// Which part of a packet a datagram carries. The parts are of one length, but for the last, which may be shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    number: u8,
+    further: u8,
+}
+
+impl Part {
+    /// The packet is in one datagram.
+    pub const WHOLE: Self = Self {
+        number: 0,
+        further: 0,
+    };
+
+    /// Part `number` of a packet that has `further` parts beside the first; `None` if it has none such.
+    fn new(number: u8, further: u8, length: usize) -> Option<Self> {
+        let part = Self { number, further };
+        let is_there = number <= further && further < PARTS_MAX && !part.range(length).is_empty();
+        (part == Self::WHOLE || is_there).then_some(part)
+    }
+
+    /// The parts of a payload of `length` bytes, of which `room` go behind one header.
+    pub fn all(length: usize, room: usize) -> impl Iterator<Item = Self> {
+        let count = length.div_ceil(room.max(1)).clamp(1, PARTS_MAX.into());
+        // Rounded up, fewer parts may do.
+        let each = length.div_ceil(count).max(1);
+        let further = length.div_ceil(each).max(1) as u8 - 1;
+        (0..=further).map(move |number| Self { number, further })
+    }
+
+    /// Counted from 0.
+    pub fn number(self) -> u8 {
+        self.number
+    }
+
+    /// Parts beside the first.
+    pub fn further(self) -> u8 {
+        self.further
+    }
+
+    /// The bytes of a payload of `length` bytes that it carries.
+    pub fn range(self, length: usize) -> Range<usize> {
+        let each = length.div_ceil(usize::from(self.further) + 1);
+        let start = (usize::from(self.number) * each).min(length);
+        start..(start + each).min(length)
+    }
+}
+
 /// A rack packet's header, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -259,15 +311,23 @@ impl Header {
         self.carries_page() && succeeded && !self.has(flags::ZERO)
     }
 
-    /// Writes the header and its checksum.
+    /// Writes the header of a whole packet, and its checksum.
     pub fn emit(&self, bytes: &mut [u8; HEADER_BYTES]) {
+        self.emit_part(Part::WHOLE, bytes);
+    }
+
+    /// Writes the header of a part of the packet, and its checksum.
+    pub fn emit_part(&self, part: Part, bytes: &mut [u8; HEADER_BYTES]) {
+        let length = u16::try_from(self.length).expect("a packet has a page at most");
         bytes[0] = self.op as u8;
         bytes[1..5].copy_from_slice(&self.vssd.0.to_be_bytes());
         bytes[5..9].copy_from_slice(&self.lat_ns.to_be_bytes());
         bytes[9] = FORMAT_VERSION;
         bytes[10] = self.code as u8;
         bytes[11] = self.flags;
-        bytes[12..16].copy_from_slice(&self.length.to_be_bytes());
+        bytes[12] = part.number();
+        bytes[13] = part.further();
+        bytes[14..16].copy_from_slice(&length.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.request.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.lba.to_be_bytes());
         bytes[32..40].copy_from_slice(&self.version.0.to_be_bytes());
@@ -283,8 +343,16 @@ impl Header {
         bytes[HEADER_CRC_AT..].copy_from_slice(&crc.to_be_bytes());
     }
 
-    /// Reads a header from the start of a datagram whose payload is `payload_bytes` long.
+    /// Reads the header of a whole packet from the start of a datagram whose payload is `payload_bytes` long.
     pub fn parse(bytes: &[u8], payload_bytes: usize) -> Result<Self, Malformed> {
+        match Self::parse_part(bytes, payload_bytes)? {
+            (header, Part::WHOLE) => Ok(header),
+            _ => Err(Malformed::Length),
+        }
+    }
+
+    /// Reads the header of a packet, or of a part of it, from the start of a datagram whose payload is `payload_bytes` long.
+    pub fn parse_part(bytes: &[u8], payload_bytes: usize) -> Result<(Self, Part), Malformed> {
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(Malformed::Short)?;
         if bytes[9] != FORMAT_VERSION {
             return Err(Malformed::FormatVersion);
@@ -298,7 +366,7 @@ impl Header {
             flags: bytes[11],
             vssd: VssdId(u32_at(bytes, 1)),
             lat_ns: u32_at(bytes, 5),
-            length: u32_at(bytes, 12),
+            length: u16_at(bytes, 14).into(),
             request: u64_at(bytes, 16),
             lba: u64_at(bytes, 24),
             version: Version(u64_at(bytes, 32)),
@@ -329,10 +397,11 @@ impl Header {
         } else {
             length <= PAYLOAD_BYTES_MAX
         };
-        if length != payload_bytes || !allowed {
+        let part = Part::new(bytes[12], bytes[13], length).ok_or(Malformed::Length)?;
+        if part.range(length).len() != payload_bytes || !allowed {
             return Err(Malformed::Length);
         }
-        Ok(header)
+        Ok((header, part))
     }
 }
 
@@ -502,6 +571,30 @@ mod tests {
             let mut bytes = [0; HEADER_BYTES];
             header.emit(&mut bytes);
             prop_assert_eq!(Header::parse(&bytes, header.length as usize), Ok(header));
+        }
+
+        #[test]
+        fn parts_cover_a_payload(length in 0..=PAYLOAD_BYTES_MAX, room in 1..2 * PAYLOAD_BYTES_MAX) {
+            let mut end = 0;
+            for part in Part::all(length, room) {
+                let range = part.range(length);
+                prop_assert_eq!(range.start, end);
+                prop_assert!(range.len() <= room.max(length.div_ceil(PARTS_MAX.into())));
+                end = range.end;
+                prop_assert!(!range.is_empty() || part == Part::WHOLE);
+            }
+            prop_assert_eq!(end, length);
+        }
+
+        #[test]
+        fn a_part_parses_to_the_same(header in any_header(), room in 300..2 * PAYLOAD_BYTES_MAX) {
+            let length = header.length as usize;
+            for part in Part::all(length, room) {
+                let mut bytes = [0; HEADER_BYTES];
+                header.emit_part(part, &mut bytes);
+                let parsed = Header::parse_part(&bytes, part.range(length).len());
+                prop_assert_eq!(parsed, Ok((header, part)));
+            }
         }
 
         #[test]

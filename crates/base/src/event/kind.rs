@@ -310,6 +310,8 @@ kinds! {
     "tor-silent" Warn TorSilent { tor: Addr, silent: Duration, }
     /// A switch that was silent has answered for a while: it counts again.
     "tor-back" Info TorBack { tor: Addr, away: Duration, }
+    /// Datagrams to a host are too short for a page: it goes in parts.
+    "path-narrow" Info PathNarrow { to: Addr, mtu: u32, parts: u32, }
     /// A medium failed: its vSSD takes no more writes before the next start.
     "medium-latched" Error MediumLatched { vssd: VssdId, operation: MediumOperation, }
     /// A medium does not answer: an operation was given up at its deadline.

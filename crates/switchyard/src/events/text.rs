@@ -173,6 +173,9 @@ fn vssd(kind: &Kind) -> Option<String> {
         Kind::TorBack { tor, away } => {
             format!("The ToR {tor} answers again, after {}.", time(away))
         }
+        Kind::PathNarrow { to, mtu, parts } => format!(
+            "The path to {to} has an MTU of {mtu} bytes: a page goes in {parts} datagrams. Jumbo frames would take it in one."
+        ),
         Kind::MediumLatched { vssd, operation } => {
             let operation = match operation {
                 MediumOperation::Write => "a write failed",

@@ -186,6 +186,7 @@ pub fn core(stats: runtime::Stats) -> api::Core {
         packets_out: stats.packets_out,
         packets_malformed: stats.malformed.total(),
         packets_dropped: stats.packets_dropped_pool
+            + stats.packets_incomplete
             + stats.packets_dropped_full
             + stats.packets_dropped_unsendable
             + stats.packets_dropped_kernel,

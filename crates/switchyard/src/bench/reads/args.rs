@@ -47,8 +47,8 @@ pub struct ReadsArgs {
     /// Memory of each engine's cache: a part of the data, a size, or `all` for more than the data
     #[arg(long, value_name = "SIZE", default_value = "10%", requires = "reads")]
     pub cache: CacheSize,
-    /// Memory that each engine has beside its cache: for its program, threads and write buffers
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", requires = "reads")]
+    /// Memory that each engine has beside its cache: for its program, threads and write buffers, and the page cache of its files
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", requires = "reads")]
     pub beside: Size,
     /// Which keys are asked for: each equally often, or few of them often (exponent 0.99)
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "uniform,zipfian", value_parser = distribution, requires = "reads")]

@@ -63,6 +63,8 @@ pub struct Plan {
     pub bytes: usize,
     /// Memory of the engine's cache.
     pub cache_bytes: u64,
+    /// Memory of the whole process, with the page cache of its files.
+    pub memory_bytes: u64,
     /// Load the data instead of reading them.
     pub load: bool,
     /// Which keys.
@@ -113,7 +115,7 @@ pub struct Row {
 pub trait Engine: Sync {
     /// What a thread does its work with.
     fn session(&self) -> anyhow::Result<Box<dyn Session + '_>>;
-    /// The load has ended: what it left for later is done on return.
+    /// Writers have ended: what they left for later is done on return.
     fn settle(&self) -> anyhow::Result<()>;
 }
 
@@ -144,6 +146,10 @@ pub fn run(plan: &Plan, engine: &dyn Engine) -> anyhow::Result<()> {
     measure(&warm, engine, &popularity, Work::Point, threads_max)?;
     for &work in &plan.works {
         for &threads in &plan.threads {
+            if work == Work::Mix {
+                // What the writers before left to be merged is no part of this case.
+                engine.settle()?;
+            }
             let row = measure(plan, engine, &popularity, work, threads)?;
             println!("{}", serde_json::to_string(&row)?);
         }

@@ -127,16 +127,18 @@ impl Bench<'_> {
     fn plan(&self, system: &str, base: &Path, bytes: u64) -> Plan {
         let reads = &self.args.reading;
         let data_bytes = reads.keys * (KEY_BYTES + bytes);
+        let cache_bytes = match reads.cache {
+            CacheSize::Percent(percent) => data_bytes / 100 * percent,
+            CacheSize::Bytes(size) => size.0,
+            CacheSize::All => data_bytes * ALL,
+        };
         Plan {
             system: system.into(),
             dir: base.join(format!("{system}-{}-{bytes}", reads.keys)),
             keys: reads.keys,
             bytes: bytes as usize,
-            cache_bytes: match reads.cache {
-                CacheSize::Percent(percent) => data_bytes / 100 * percent,
-                CacheSize::Bytes(size) => size.0,
-                CacheSize::All => data_bytes * ALL,
-            },
+            cache_bytes,
+            memory_bytes: cache_bytes + reads.beside.0,
             load: false,
             distribution: Distribution::Uniform,
             threads: self.args.threads.clone(),
@@ -222,7 +224,7 @@ impl Bench<'_> {
         let reads = &self.args.reading;
         let bound = match reads.unbounded.contains(&plan.system) {
             true => i64::MAX as u64 / 4096 * 4096,
-            false => plan.cache_bytes + reads.beside.0,
+            false => plan.memory_bytes,
         };
         let cage = Cage::new(bound)?;
         let plan = Plan {

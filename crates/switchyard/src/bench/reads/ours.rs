@@ -7,6 +7,9 @@ use std::ops::{Bound, ControlFlow};
 
 /// Memory for maps and trees before they leave for tables: RocksDB and fjall are given as much.
 const SPILL_BYTES: u64 = 16 << 20;
+/// Memory for maps and trees with what is on its way to tables, the program, its threads and merges. Others have the page cache in
+/// what they do not need; here it is the cache's.
+const OWN_BYTES: u64 = 4 * SPILL_BYTES + (64 << 20);
 /// The area beside its data: what a log needs to be cleaned seldom.
 const AREA_BYTES: u64 = 256 << 20;
 
@@ -21,7 +24,7 @@ impl Ours {
     pub fn open(plan: &Plan) -> anyhow::Result<Self> {
         let data_bytes = plan.keys * (plan.bytes as u64 + 48);
         let options = AreaOptions {
-            cache_bytes_max: plan.cache_bytes,
+            cache_bytes_max: plan.cache_bytes.max(plan.memory_bytes.saturating_sub(OWN_BYTES)),
             index_bytes_max: 4 * SPILL_BYTES,
             spill_bytes: SPILL_BYTES,
             ..AreaOptions::new(3 * data_bytes + AREA_BYTES)
