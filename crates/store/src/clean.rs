@@ -47,7 +47,7 @@ enum Trouble {
     /// It could not be read. It is tried again when this record is durable, or somebody lacks room; the next time after twice as
     /// many records.
     Unread { until: u64, records: u64 },
-    /// What was read of this generation is not what was written. It is read once more at once.
+    /// The segment of this generation gave something else than was written. It is read once more at once.
     Wrong(u64),
     /// It was so again. Live entries of it are damaged: nothing is gained by moving the others. It had so many live bytes then.
     Damaged {
@@ -138,7 +138,7 @@ impl Cleaning {
         self.insisted = 0;
     }
 
-    /// A batch that gives room has none. True if the cleaner goes round once more before that is told: what it did in vain was for
+    /// A batch that gives room has none. True if the cleaner goes round once more before the batch is refused. The rounds before were for
     /// batches that need more, and each round puts the entries together in another way.
     pub(crate) fn insist(&mut self) -> bool {
         self.fruitless = 0;

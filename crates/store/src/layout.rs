@@ -58,8 +58,8 @@ pub enum LayoutError {
 
 impl Layout {
     /// Sizes for a medium of `capacity_bytes` that is written in blocks of `block_bytes`. There are about 256 segments, of 1 to 16 MiB. A
-    /// medium of more than 512 GiB has larger ones. A record takes at most a quarter of a segment, and at most 1 MiB, or what a list of
-    /// as many tables as segments takes: up to 32 TiB an area may consist of tables.
+    /// medium of more than 512 GiB has larger ones. A record takes at most a quarter of a segment, and at most 1 MiB. If a list
+    /// of as many tables as segments takes more, a record may take as much: up to 32 TiB an area may consist of tables.
     pub fn for_capacity(capacity_bytes: u64, block_bytes: u32) -> Result<Self, LayoutError> {
         let room = capacity_bytes.saturating_sub(2 * SUPERBLOCK_BYTES);
         let usual = (room / 256).next_power_of_two().clamp(1 << 20, 16 << 20);

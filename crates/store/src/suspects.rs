@@ -10,12 +10,12 @@ const SEGMENTS_STAYING: u64 = 16;
 /// Content that was wrong in so many reads is damaged: a single one may be the fault of the way to the medium.
 const WRONG_MIN: u32 = 2;
 
-/// What reading a table has come to.
+/// The result of reading a table in vain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// The medium did not give it.
     Unread,
-    /// What it gave is no table.
+    /// It gave something else than a table.
     Wrong,
 }
 

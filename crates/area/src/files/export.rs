@@ -31,7 +31,8 @@ const ATTEMPTS: u32 = 16;
 const STEP: u64 = 64;
 
 /// Writes copies of the files that the area at `path` has something of below `directory`, each at its whole path, as they were
-/// acknowledged; of one moment, if a program has the area. Neither the files nor what the area has of them changes. The copies' paths.
+/// acknowledged. If a program has the area, they are of one moment. Neither the files nor what the area has of them changes. The copies'
+/// paths.
 ///
 /// # Errors
 /// [`FilesError::Changing`], if the program writes faster than its files can be copied.
@@ -39,14 +40,15 @@ pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError>
     if is_unfinished(path) {
         return Ok(Vec::new());
     }
-    let copies = Copies {
-        directory,
-        beneath: at(directory, Beneath::open(directory))?,
+    let area = match Area::open(path, &AreaOptions::new(0)) {
+        Err(AreaError::Media(MediaOpenError::InUse(_))) => None,
+        area => Some(area?),
     };
-    match Area::open(path, &AreaOptions::new(0)) {
-        Ok(area) => copies.of_area(&area),
-        Err(AreaError::Media(MediaOpenError::InUse(_))) => copies.of_program(path),
-        Err(error) => Err(error.into()),
+    let beneath = at(directory, Beneath::open(directory))?;
+    let copies = Copies { directory, beneath };
+    match area {
+        Some(area) => copies.of_area(&area),
+        None => copies.of_program(path),
     }
 }
 
@@ -180,7 +182,7 @@ impl Copies<'_> {
     }
 }
 
-/// What an area that is followed has of files at a moment.
+/// Files and changes that an area which is followed has at a moment.
 struct Moment {
     /// Files that are there.
     described: Vec<(FileId, Description)>,

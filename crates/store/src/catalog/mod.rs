@@ -191,7 +191,7 @@ pub enum Work {
     /// Take the space, zeros in all of it.
     Make(AreaId, Extent),
     /// Take the space of the second, which begins with what the first holds, then zeros. The first stays as it is if the
-    /// second begins elsewhere. Whoever has the area open sees nothing of it yet ([`errand::Step::Show`]).
+    /// second begins elsewhere. A program that has the area open sees nothing of it before [`errand::Step::Show`].
     Grow(AreaId, Extent, Extent),
     /// Back to the first, from the second.
     Shrink(AreaId, Extent, Extent),

@@ -49,7 +49,7 @@ pub struct Recorded {
     pub fault: Option<Fault>,
 }
 
-/// What becomes of a read: at an offset, of these bytes.
+/// Changes the result of a read at an offset.
 pub type Fault = std::rc::Rc<dyn Fn(u64, &mut [u8]) -> Result<(), MediaError>>;
 
 impl Device for Recorded {
