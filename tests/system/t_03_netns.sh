@@ -1,6 +1,6 @@
 #!/bin/bash
 # Every part on a machine of its own: four nodes, the ToR and the gateway each in a network namespace, joined by a
-# bridge. Ordinary clients see the same volume; losing a part and getting it back loses nothing.
+# bridge whose frames are shorter than a page. Ordinary clients see the same volume; losing a part and getting it back loses nothing.
 if [[ $EUID -ne 0 ]]; then
     echo "skipped: network namespaces need root"
     exit 77
@@ -81,6 +81,17 @@ echo "· status of the parts"
     || fail "the ToR forwarded nothing"
 curl -sf http://10.77.0.11:9180/metrics | grep '^switchyard_read_stage_latency_seconds_count{' >/dev/null \
     || fail "a node's /metrics lacks its stages"
+
+# fragments NAME: datagrams that the kernel cut for a part.
+fragments() {
+    ip netns exec "$mark-$1" awk '$1 == "Ip:" { for (i = 2; i <= NF; i++) if (place == 0 && $i == "FragCreates") at = i; place++ }
+        $1 == "Ip:" && place == 2 { print $at }' /proc/net/snmp
+}
+"$SWITCHYARD" events --control 10.77.0.2:9180 --json | jq -e 'select(.name == "path-narrow" and .fields.mtu == 1500 and .fields.parts == 3)' \
+    >/dev/null || fail "no event tells of the frames"
+for name in tor gateway node1 node2 node3 node4; do
+    [[ $(fragments "$name") == 0 ]] || fail "the kernel cut $(fragments "$name") datagrams of $name"
+done
 
 echo "· the ToR restarts under load, then a node is killed and comes back"
 expect_code 0 "$SWITCHYARD" volume --control 10.77.0.2:9180 create log --size 32MiB

@@ -150,6 +150,8 @@ pub struct BlockRequest {
     pub range: SectorRange,
     /// Durable on every replica before it is acknowledged (writes, trims and zeroes).
     pub fua: bool,
+    /// Throughput-bound: requests that are not go before it. The world decides it, not the session.
+    pub bulk: bool,
     /// Data of a write, laid out on the volume's page grid: `pages[i]` is the i-th page of the range, and only
     /// the sectors of the range count. One unshared page for the answer to a status. Empty for everything else.
     pub pages: Pages,

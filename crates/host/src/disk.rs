@@ -535,6 +535,8 @@ impl Disk {
             first,
             count,
             durable: work.fua,
+            // Nothing waits here for a place in flight.
+            bulk: false,
         };
         if let Some(line) = self.lines.get_mut(&lpn.0) {
             return line.parts.push(part);

@@ -121,6 +121,7 @@ impl World {
             op: BlockOp::WriteZeroes,
             range: SectorRange::new(0, 4096, u64::MAX).expect("whole sectors"),
             fua: false,
+            bulk: false,
             pages: Pages::new(),
         };
         self.gateway.handle(self.now, Input::Request(request));

@@ -179,6 +179,7 @@ impl Rig {
             op,
             range: range.expect("whole sectors"),
             fua,
+            bulk: false,
             pages: Pages::new(),
         };
         if op == BlockOp::Status {

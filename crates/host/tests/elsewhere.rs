@@ -16,6 +16,7 @@ fn read(gateway: &mut Gateway) -> Header {
         op: BlockOp::Read,
         range: SectorRange::new(0, 4096, u64::MAX).expect("whole sectors"),
         fua: false,
+        bulk: false,
         pages: Pages::new(),
     };
     gateway.handle(Instant::ZERO, Input::Request(request));

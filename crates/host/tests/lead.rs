@@ -115,6 +115,7 @@ fn zero(gateway: &mut Gateway, tag: u64) {
         op: BlockOp::WriteZeroes,
         range: SectorRange::new(0, 512, u64::MAX).expect("whole sectors"),
         fua: false,
+        bulk: false,
         pages: Pages::new(),
     };
     gateway.handle(Instant::ZERO, Input::Request(request));

@@ -112,6 +112,7 @@ impl World {
             op,
             range,
             fua: false,
+            bulk: false,
             pages,
         };
         self.gateway.handle(Instant::ZERO, Input::Request(request));

@@ -31,6 +31,7 @@ fn write(gateway: &mut Gateway, pool: &Pool) -> Header {
         op: BlockOp::Write,
         range: SectorRange::new(0, 4096, u64::MAX).expect("whole sectors"),
         fua: false,
+        bulk: false,
         pages,
     };
     gateway.handle(Instant::ZERO, Input::Request(request));

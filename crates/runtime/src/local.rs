@@ -384,6 +384,7 @@ mod tests {
             op,
             range: range.unwrap_or(SectorRange::EMPTY),
             fua: offset.is_multiple_of(3),
+            bulk: false,
             pages,
         }
     }

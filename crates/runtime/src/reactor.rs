@@ -555,6 +555,7 @@ impl Reactor {
                 if class == Class::Throughput {
                     self.counters.requests_bulk.bump();
                 }
+                request.bulk = class == Class::Throughput;
                 let session_tag = replace(&mut request.tag, u64::from(tag));
                 let pending = Pending {
                     tag: session_tag,

@@ -477,6 +477,7 @@ fn the_answer_to_a_request_of_a_job_is_dropped() {
                 op: BlockOp::Flush,
                 range: base::SectorRange::EMPTY,
                 fua: false,
+                bulk: false,
                 pages: Pages::new(),
             }),
         );

@@ -655,6 +655,7 @@ impl Clients {
             op,
             range: range.expect("clients ask for sectors"),
             fua: fua && kind == Kind::Write,
+            bulk: count > SECTORS_PER_PAGE as u64,
             pages,
         };
         self.stats.issued += 1;

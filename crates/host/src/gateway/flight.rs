@@ -253,8 +253,7 @@ impl Flight {
                 (operation.number, operation.epoch) = (number, epoch);
                 self.send(now, slot);
             }
-            None if matches!(operation.kind, Kind::Mutate { .. }) => set.waiting_mutations.push_back(slot),
-            None => set.waiting_reads.push_back(slot),
+            None => set.line(&operation.kind).push(slot, operation.kind.is_bulk()),
         }
     }
 
@@ -405,10 +404,11 @@ impl Flight {
     /// Operations that waited for the set may go out.
     pub fn launch_waiting(&mut self, now: Instant, volume: u32, set: usize) {
         let set = self.set(volume, set);
-        let mut waiting = core::mem::take(&mut set.waiting_reads);
-        waiting.append(&mut set.waiting_mutations);
-        for slot in waiting {
-            self.launch(now, slot);
+        let lines = [&mut set.waiting_reads, &mut set.waiting_mutations];
+        for mut line in lines.map(core::mem::take) {
+            while let Some(slot) = line.pop() {
+                self.launch(now, slot);
+            }
         }
     }
 
@@ -508,11 +508,11 @@ impl Flight {
             Kind::Flush { .. } => None,
             Kind::Mutate { .. } => {
                 set.end_mutation(operation.number);
-                set.waiting_mutations.pop_front()
+                set.waiting_mutations.pop()
             }
             _ => {
                 set.end_read(operation.reader);
-                set.waiting_reads.pop_front()
+                set.waiting_reads.pop()
             }
         };
         if let Some(next) = next {
@@ -530,8 +530,7 @@ impl Flight {
             return;
         }
         let set = &mut self.volumes[operation.volume].sets[operation.set];
-        set.waiting_mutations.retain(|&waiting| waiting != slot);
-        set.waiting_reads.retain(|&waiting| waiting != slot);
+        set.line(&operation.kind).remove(slot);
         self.forget(slot);
     }
 
@@ -609,12 +608,12 @@ impl Flight {
             match operation.kind {
                 Kind::Mutate { .. } => {
                     set.end_mutation(sent);
-                    set.waiting_mutations.push_back(slot);
+                    set.waiting_mutations.push(slot, operation.kind.is_bulk());
                 }
                 Kind::ReadForMerge { .. } | Kind::Read { .. } => {
                     set.end_read(operation.reader.take());
+                    set.waiting_reads.push(slot, operation.kind.is_bulk());
                     self.operations.renumber(slot);
-                    set.waiting_reads.push_back(slot);
                 }
                 Kind::Flush { .. } => {
                     self.operations.renumber(slot);

@@ -16,6 +16,8 @@ pub struct Part {
     pub count: usize,
     /// Durable before it is acknowledged.
     pub durable: bool,
+    /// Others go before it.
+    pub bulk: bool,
 }
 
 impl Part {
@@ -83,6 +85,7 @@ mod tests {
             first,
             count,
             durable: false,
+            bulk: false,
         }
     }
 

@@ -10,6 +10,7 @@ mod control;
 mod flight;
 mod growth;
 mod lead;
+mod line;
 mod locks;
 mod losses;
 pub(crate) mod merge;

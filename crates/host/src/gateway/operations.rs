@@ -15,6 +15,7 @@ pub(super) enum Kind {
     Read {
         request: u32,
         place: usize,
+        bulk: bool,
     },
     /// The page as it was, for parts that are laid over it.
     ReadForMerge {
@@ -42,6 +43,17 @@ impl Kind {
     /// True if a page is read.
     pub fn is_read(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::ReadForMerge { .. })
+    }
+
+    /// True if others go before it.
+    pub fn is_bulk(&self) -> bool {
+        match self {
+            Self::Read { bulk, .. } => *bulk,
+            Self::ReadForMerge { parts, .. } | Self::Mutate { parts, .. } => {
+                parts.iter().all(|part| part.bulk)
+            }
+            Self::Flush { .. } => false,
+        }
     }
 }
 

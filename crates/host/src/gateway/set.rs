@@ -1,11 +1,11 @@
 //! A replica set as the gateway sees it: numbering, bounded in-flight work, retransmission times, and what is dirty.
 
+use super::line::Line;
 use super::operations::Kind;
 use super::readers::Readers;
 use super::round_trip::RoundTrip;
 use base::{Duration, Instant, VssdId};
 use rack::dedup::WINDOW;
-use std::collections::VecDeque;
 
 /// Mutations in flight on one set, at most; the rest waits. Well inside the servers' duplicate window.
 pub const MUTATIONS_MAX: usize = 256;
@@ -43,9 +43,9 @@ pub struct Set {
     /// Reads in flight.
     pub reads_in_flight: usize,
     /// Operations that wait for a place in flight.
-    pub waiting_mutations: VecDeque<u32>,
+    pub waiting_mutations: Line,
     /// Reads that wait for a place in flight.
-    pub waiting_reads: VecDeque<u32>,
+    pub waiting_reads: Line,
     read_times: RoundTrip,
     mutation_times: RoundTrip,
     /// Acknowledged mutations that were not durable by themselves.
@@ -75,14 +75,22 @@ impl Set {
             oldest_mutation: 1,
             mutations_in_flight: 0,
             reads_in_flight: 0,
-            waiting_mutations: VecDeque::new(),
-            waiting_reads: VecDeque::new(),
+            waiting_mutations: Line::default(),
+            waiting_reads: Line::default(),
             read_times: RoundTrip::default(),
             mutation_times: RoundTrip::default(),
             acked: 1,
             flushed: 0,
             dirty_continuity: None,
             losses: 0,
+        }
+    }
+
+    /// Where operations like this one wait for a place in flight.
+    pub fn line(&mut self, kind: &Kind) -> &mut Line {
+        match kind {
+            Kind::Mutate { .. } => &mut self.waiting_mutations,
+            _ => &mut self.waiting_reads,
         }
     }
 

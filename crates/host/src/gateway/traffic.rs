@@ -118,7 +118,11 @@ impl Traffic {
         let mut pages = request.pages.into_iter();
         for place in 0..results {
             let (set, lpn) = locate(&self.flight.volumes[volume].sets, touched.start + place as u64);
-            let kind = Kind::Read { request: slot, place };
+            let kind = Kind::Read {
+                request: slot,
+                place,
+                bulk: request.bulk,
+            };
             self.flight.start(now, volume, set, lpn, kind);
         }
         if request.op == BlockOp::Read {
@@ -132,6 +136,7 @@ impl Traffic {
                 first: sectors.start,
                 count: sectors.len(),
                 durable,
+                bulk: request.bulk,
             };
             // Now, or with others when the page is free.
             if let Some(part) = self.flight.volumes[volume].locks.lock(page, part) {
@@ -251,7 +256,7 @@ impl Traffic {
         let (volume, set, header) = (operation.volume, operation.set, packet.header);
         let page = packet.page().cloned();
         match operation.kind {
-            Kind::Read { request, place } => {
+            Kind::Read { request, place, .. } => {
                 let page = page.unwrap_or_else(|| self.zero.clone());
                 self.requests[request].pages[place] = Some(page);
                 self.finish_part(now, request, error);

@@ -155,6 +155,7 @@ fn flush_and_close(gateway: &mut Gateway, now: Instant) {
             op: BlockOp::Flush,
             range: SectorRange::EMPTY,
             fua: false,
+            bulk: false,
             pages: Pages::new(),
         };
         gateway.handle(now, Input::Request(request));

@@ -533,6 +533,7 @@ impl Transmission {
             op,
             range,
             fua,
+            bulk: false,
             pages,
         }
     }

@@ -232,6 +232,7 @@ impl Session {
             op,
             range,
             fua,
+            bulk: false,
             pages,
         });
     }
