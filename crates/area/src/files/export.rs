@@ -135,7 +135,8 @@ impl Copies<'_> {
         let is_whole = moment.positions.start <= began.positions.end
             && moment.described.iter().all(|(id, it)| it.is_fresh || copied(*id));
         let is_kept = |id| is_whole && moment.described.iter().any(|(it, _)| *it == id);
-        for (_, target) in targets.extract_if(.., |id, _| !is_kept(*id)) {
+        let gone: Vec<FileId> = targets.keys().copied().filter(|id| !is_kept(*id)).collect();
+        for target in gone.iter().filter_map(|id| targets.remove(id)) {
             let original = target.path.strip_prefix(self.directory);
             let original = original.expect("it was made there");
             at(&target.path, self.beneath.remove(original))?;
