@@ -3,6 +3,7 @@
 
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,6 +30,23 @@ impl Beneath {
     /// # Errors
     /// When the path leaves the directory, or a link or a file is on its way.
     pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
+        let (directory, name) = self.walk(path)?;
+        remove(&directory, name)?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(openat(&directory, name, flags, FILE)?.into())
+    }
+
+    /// Removes the file at `path` below the directory, if there is one.
+    ///
+    /// # Errors
+    /// As of [`Beneath::create`].
+    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+        let (directory, name) = self.walk(path)?;
+        remove(&directory, name)
+    }
+
+    /// The directory of a path, which is made if it is missing, and the name in it.
+    fn walk<'a>(&self, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
         let mut names = Vec::new();
         for component in path.components() {
             match component {
@@ -47,12 +65,14 @@ impl Beneath {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             directory = openat(&directory, name, flags, Mode::empty())?;
         }
-        match unlinkat(&directory, name, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(openat(&directory, name, flags, FILE)?.into())
+        Ok((directory, name))
+    }
+}
+
+fn remove(directory: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -3,13 +3,14 @@
 
 use crate::area::Area;
 use crate::error::AreaError;
+use crate::follow::Follower;
 use crate::fork;
 use crate::read::Value;
 use crate::snapshot::Snapshot;
 use crate::structures::{Queue, Tree};
 use crate::view::{Entry, View, Walk};
 use std::ops::{ControlFlow, Range, RangeBounds};
-use store::{Ticket, Way};
+use store::{StructureId, Ticket, Way};
 
 /// The number of this process among those that its memory was copied from: a forked child has another one than its parent.
 pub fn process_generation() -> u32 {
@@ -84,5 +85,17 @@ impl Tree {
             })?;
         }
         Ok(keys)
+    }
+}
+
+impl Follower {
+    /// Entries of a range, as [`Follower::range`] and [`Follower::range_rev`] have them.
+    pub fn entries_at(
+        &self,
+        tree: StructureId,
+        range: impl RangeBounds<[u8]>,
+        way: Way,
+    ) -> impl Iterator<Item = Result<Entry, AreaError>> + '_ {
+        self.entries(tree, range, way)
     }
 }

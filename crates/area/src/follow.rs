@@ -13,6 +13,7 @@ use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
 use crate::read::key_of;
 use crate::sync::{Arc, Mutex, PoisonError, RwLock};
+use crate::view::Entry;
 use base::{Device, MediaError};
 use os::{MediaFile, MediaOpenError};
 use std::fs::File;
@@ -22,7 +23,7 @@ use std::path::Path;
 use std::time::Duration;
 use store::{
     Durability, Fetch, FetchError, FollowError, FollowStats, Followed, Found, Kind, Moment, OpenError,
-    OwnedValue, PageAt, Pages, RangeEnd, StructureId,
+    OwnedValue, PageAt, Pages, RangeEnd, StructureId, Way,
 };
 
 /// Refreshes for one call, before it is told that the area changes too fast.
@@ -494,10 +495,28 @@ impl Follower {
         &'a self,
         tree: StructureId,
         range: impl RangeBounds<[u8]>,
-    ) -> impl Iterator<Item = Result<(Box<[u8]>, Vec<u8>), AreaError>> + 'a {
+    ) -> impl Iterator<Item = Result<Entry, AreaError>> + 'a {
+        self.entries(tree, range, Way::Up)
+    }
+
+    /// The same in reverse order.
+    pub fn range_rev<'a>(
+        &'a self,
+        tree: StructureId,
+        range: impl RangeBounds<[u8]>,
+    ) -> impl Iterator<Item = Result<Entry, AreaError>> + 'a {
+        self.entries(tree, range, Way::Down)
+    }
+
+    /// The entries of a range in either order.
+    pub(crate) fn entries<'a>(
+        &'a self,
+        tree: StructureId,
+        range: impl RangeBounds<[u8]>,
+        way: Way,
+    ) -> impl Iterator<Item = Result<Entry, AreaError>> + 'a {
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
-        let mut from = Some(owned(range.start_bound()));
-        let to = owned(range.end_bound());
+        let mut left = Some((owned(range.start_bound()), owned(range.end_bound())));
         let began = self.moment();
         let mut ready = Vec::new().into_iter();
         std::iter::from_fn(move || {
@@ -505,29 +524,31 @@ impl Follower {
                 if let Some(entry) = ready.next() {
                     return Some(Ok(entry));
                 }
-                let start = from.take()?;
+                let bounds = left.take()?;
                 if self.0.options.is_steady && self.moment() != began {
                     return Some(Err(AreaError::SnapshotGone));
                 }
-                match self.part(tree, (&start, &to)) {
-                    Ok((found, next)) => (ready, from) = (found.into_iter(), next),
+                match self.part(tree, &bounds, way) {
+                    Ok((found, last)) => {
+                        ready = found.into_iter();
+                        left = last.map(Bound::Excluded).map(|last| match way {
+                            Way::Up => (last, bounds.1),
+                            Way::Down => (bounds.0, last),
+                        });
+                    }
                     Err(error) => return Some(Err(error)),
                 }
             }
         })
     }
 
-    /// Some entries of a range, of one moment, and where it goes on.
-    fn part(
-        &self,
-        tree: StructureId,
-        (from, to): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
-    ) -> Result<RangeStep, AreaError> {
-        let slice = |bound: &'_ Bound<Vec<u8>>| bound.clone();
-        let (from, to) = (slice(from), slice(to));
+    /// Some entries of a range, of one moment, and behind which key it goes on.
+    fn part(&self, tree: StructureId, (from, to): &Bounds, way: Way) -> Result<RangeStep, AreaError> {
         self.0.at_a_moment(|reader| {
             let bounds = (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice));
-            let part = reader.inner.state(|state| state.range(tree, bounds, STEP, None));
+            let part = reader
+                .inner
+                .state(|state| state.range(way, tree, bounds, STEP, None));
             let mut found: Vec<(Box<[u8]>, OwnedValue)> = Vec::new();
             let end = part.visit(reader, |key, value| {
                 found.push((key.into(), value.to_owned()));
@@ -553,10 +574,12 @@ impl Follower {
                     OwnedValue::Table(value) => (key, value),
                     OwnedValue::Memory(_) => (key, value.unwrap_or_default()),
                 });
-            Ok((entries.collect(), next.map(Bound::Excluded)))
+            Ok((entries.collect(), next))
         })
     }
 }
 
-/// Entries of a range, and where it goes on.
-type RangeStep = (Vec<(Box<[u8]>, Vec<u8>)>, Option<Bound<Vec<u8>>>);
+type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// Entries of a range, and behind which key it goes on.
+type RangeStep = (Vec<Entry>, Option<Vec<u8>>);

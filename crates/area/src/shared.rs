@@ -28,7 +28,7 @@
 //! - The area's own thread sleeps on `background`, under the lock, unless `is_called`. It leaves only after the last owner
 //!   has left, so nobody can wait for it.
 //! - The thread of the tables sleeps on `jobs`, under the lock, unless `are_jobs_called`. A job can begin only after a write has
-//!   ended, the cleaner has made a step, or a submitter found the engine busy: each of them calls it. A submitter that waits for
+//!   ended, the cleaner has made a step, or a submitter found the engine busy or was refused: each of them calls it. A submitter that waits for
 //!   a job is woken by the end of the record that lists its tables, or by the failure that [`Shared::run_jobs`] publishes.
 //! - A thread that panics at a write, or as the area's own, latches the engine and serves everybody ([`Alarm`]).
 //! - A thread that leaves has no write under way, and its rings are done. It guards no hold: its record was served, and
@@ -132,10 +132,11 @@ impl Shared {
                 Err(SubmitError::Busy) => {}
                 Err(SubmitError::Latched) if self.is_abandoned() => return Err(AreaError::Panicked),
                 Err(error) => {
-                    // A refusal for want of room may have the cleaner try again.
+                    // A refusal for want of room may have what could not be read tried again.
                     if guard.engine.wants_cleaning() {
                         self.call(&mut guard);
                     }
+                    self.call_jobs(&mut guard);
                     return Err(error.into());
                 }
             }

@@ -5,8 +5,9 @@ use area::{Area, AreaOptions, Durability, Kind, Op};
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use store::files::{Change, Claim, Description, FILES_NAME, FileId, Identity, WRITES_NAME};
 
 const AREA_BYTES: u64 = 16 << 20;
@@ -604,4 +605,93 @@ fn an_area_waits_for_a_file_system_that_is_not_mounted() {
     assert_eq!(restore(&image, 0).expect("nothing is left"), Recovered::default());
     journal.close_file(id);
     drop(file);
+}
+
+/// Ends a thread when it is dropped, so that a failure is told.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Bug: copies of a running program's files were refused, as it has the area. Fix: the area is followed, and what changes while the
+/// files are copied comes from its log.
+#[test]
+fn files_of_a_running_program_are_copied_as_they_were_at_one_moment() {
+    const BLOCK: usize = 512;
+    const BLOCKS: u64 = 2048;
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, old, new, copies] = ["area", "old", "new", "copies"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), 4 * AREA_BYTES)).expect("a new area");
+    // The log has some of the one, and all of the other.
+    fs::write(&old, vec![0; BLOCK * BLOCKS as usize]).expect("room");
+    let old = File::options().write(true).open(old).expect("it is there");
+    let new = File::create(new).expect("a file");
+    let ids = [&old, &new].map(|file| {
+        let id = journal.open_file(file.as_raw_fd(), true);
+        id.expect("open").expect("regular")
+    });
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each round is in the old file before it is in the new one.
+            for round in 1.. {
+                let data = [round; BLOCK / 8].map(u64::to_le_bytes).concat();
+                let at = At::Offset(round % BLOCKS * BLOCK as u64);
+                let make = || {
+                    old.write_at(&data, round % BLOCKS * BLOCK as u64)
+                        .map_or(-1, |it| it as isize)
+                };
+                assert_eq!(
+                    journal.write(old.as_raw_fd(), ids[0], at, &[&data], make),
+                    BLOCK as isize
+                );
+                journal.sync(ids[0]).expect("durable");
+                write(&journal, &new, ids[1], &round.to_le_bytes());
+                journal.sync(ids[1]).expect("durable");
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        let _end = End(&is_over);
+        let numbers = |path: &Path| -> Vec<u64> {
+            let bytes = fs::read(path).unwrap_or_default();
+            let all = bytes.chunks_exact(8);
+            all.map(|it| u64::from_le_bytes(it.try_into().expect("eight bytes")))
+                .collect()
+        };
+        let (mut seen, mut last) = (0, 0);
+        for _ in 0..5 {
+            let exported = export(&area, &copies);
+            let [old, new] = ["old", "new"].map(|it| {
+                copies
+                    .join(directory.strip_prefix("/").expect("absolute"))
+                    .join(it)
+            });
+            let (blocks, rounds) = (numbers(&old), numbers(&new));
+            let exported = exported.expect("copied");
+            assert!(exported.iter().all(|path| path.exists()));
+            // After a checkpoint the area has nothing of a file, until it changes.
+            let (Some(round), Some(&newest)) = (rounds.last(), blocks.iter().max()) else {
+                continue;
+            };
+            assert!(*round <= newest && newest <= round + 1, "{round} after {newest}");
+            assert!(
+                rounds.iter().zip(1..).all(|(round, at)| *round == at),
+                "all rounds, in order"
+            );
+            for (at, value) in blocks.iter().enumerate() {
+                let block = (at / (BLOCK / 8)) as u64;
+                let rounds_ago = (newest + BLOCKS - block) % BLOCKS;
+                assert_eq!(*value, newest.saturating_sub(rounds_ago));
+            }
+            assert!(last <= *round, "time goes on");
+            (seen, last) = (seen + 1, *round);
+        }
+        assert!(seen > 0, "the area had both files once");
+    });
 }

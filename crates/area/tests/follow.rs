@@ -132,6 +132,18 @@ fn check(follower: &Follower, least: u64) -> Result<(), AreaError> {
     Ok(())
 }
 
+/// Checks that ranges have the same from their ends, while nobody writes.
+fn check_backwards(follower: &Follower) {
+    let (tree, _) = follower.structure("tree").expect("it is there");
+    let bounds = (Bound::Excluded(&b"k"[..]), Bound::Unbounded);
+    let all = |entries: &mut dyn Iterator<Item = _>| entries.collect::<Result<Vec<_>, AreaError>>();
+    let reverse = all(&mut follower.range_rev(tree, bounds)).expect("sound");
+    let mut forward = all(&mut follower.range(tree, bounds)).expect("sound");
+    forward.reverse();
+    assert!(reverse == forward);
+    assert_eq!(reverse.len() as u64, KEYS + 1);
+}
+
 /// Follows an owner of an area of so many bytes, and kills it four times; how many moments were whole, and how many were gone before
 /// all of them was read.
 fn follow(bytes: u64) -> (u32, u32) {
@@ -174,6 +186,7 @@ fn follow(bytes: u64) -> (u32, u32) {
         let least = acknowledged.load(Ordering::SeqCst);
         follower.refresh().expect("it is sound");
         check(&follower, least).expect("nobody writes");
+        check_backwards(&follower);
         owner = start(&path, bytes, &acknowledged);
     }
     owner.kill().expect("it runs");

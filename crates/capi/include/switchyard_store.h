@@ -291,7 +291,7 @@ SWY_API int swy_tree_close(swy_tree *tree);
 
 /* Values are not read: the cursor lends empty ones. */
 #define SWY_KEYS_ONLY 1u
-/* The last key of a tree's range comes first. Maps and followers do not have it. */
+/* The last key of a tree's range comes first. Maps do not have it. */
 #define SWY_REVERSE 2u
 
 enum swy_bound { SWY_UNBOUNDED = 0, SWY_INCLUDED = 1, SWY_EXCLUDED = 2 };

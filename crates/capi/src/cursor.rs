@@ -238,7 +238,7 @@ impl Followed {
     }
 
     fn entries(&self, step: &Step<'_>) -> Read<VecDeque<Entry>> {
-        let entries = self.checked()?.range(self.id, step.bounds);
+        let entries = self.checked()?.entries_at(self.id, step.bounds, step.way);
         let found = gather(step.entries_max, entries)?;
         Ok(match step.has_values {
             true => found,
@@ -381,16 +381,13 @@ pub unsafe extern "C" fn swy_follower_cursor_open(
 ) -> c_int {
     hand_out(cursor, || {
         let (left, has_values) = Range::read(range)?;
-        if left.way == Way::Down {
-            return Err(invalid("a follower has no ranges in reverse order"));
-        }
         let follower = look_up::<OpenFollower>(follower)?.0.clone();
         let moment = follower.moment();
         let (id, kind) = find(&follower, self::name(name)?)?;
         let keys = match kind {
             Kind::Tree => None,
-            Kind::Map if left.is_all() => Some(follower.keys(id)?.into_iter()),
-            Kind::Map => return Err(invalid("a map has no order, so it has no range")),
+            Kind::Map if left.is_all() && left.way == Way::Up => Some(follower.keys(id)?.into_iter()),
+            Kind::Map => return Err(invalid("a map has no order, so it has no range and no reverse")),
             Kind::Log | Kind::Queue => return Err(no_keys(self::name(name)?)),
         };
         let followed = Followed { follower, id, moment };

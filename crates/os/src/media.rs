@@ -693,11 +693,20 @@ fn size_of_file(mut file: &File) -> io::Result<u64> {
 /// Extends `file` to `bytes` and reserves their space, if the file system can. One that has no such space is not filled
 /// up to find out, and a file that could not be extended has its former length.
 pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    reserve_as(file, bytes, true)
+}
+
+/// As [`reserve`], but the file keeps its length: nobody sees yet what it will be.
+pub fn reserve_beyond(file: &File, bytes: u64) -> io::Result<()> {
+    reserve_as(file, bytes, false)
+}
+
+fn reserve_as(file: &File, bytes: u64, extends: bool) -> io::Result<()> {
     let data = file.metadata()?;
     if bytes.saturating_sub(data.blocks() * 512) > free_bytes(file)? {
         return Err(io::ErrorKind::StorageFull.into());
     }
-    extend(file, bytes).inspect_err(|_| {
+    allocate(file, bytes, extends).inspect_err(|_| {
         // What this fails with is less to the point than what came before.
         let _ = file.set_len(data.len());
     })
@@ -716,16 +725,19 @@ fn free_bytes(file: &File) -> io::Result<u64> {
     }
 }
 
-fn extend(file: &File, bytes: u64) -> io::Result<()> {
+fn allocate(file: &File, bytes: u64, extends: bool) -> io::Result<()> {
     let length = libc::off64_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mode = if extends { 0 } else { libc::FALLOC_FL_KEEP_SIZE };
     loop {
         // SAFETY: no pointers.
-        if unsafe { libc::fallocate64(file.as_raw_fd(), 0, 0, length) } == 0 {
+        if unsafe { libc::fallocate64(file.as_raw_fd(), mode, 0, length) } == 0 {
             return Ok(());
         }
         match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::Interrupted => {}
-            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return file.set_len(bytes),
+            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                return if extends { file.set_len(bytes) } else { Ok(()) };
+            }
             error => return Err(error),
         }
     }

@@ -3,9 +3,9 @@
 use crate::entry::{EntryKind, KEY_BYTES_MAX, Op, entry_bytes};
 use crate::format::RECORD_HEADER_BYTES;
 use crate::index::{Usage, held_bytes, index_bytes};
+use crate::layout::list_bytes;
 use crate::limits::{FLUSH_SEGMENTS_MIN, MERGED_MAX};
 use crate::log::{Access, Log, OpKey, SubmitError, parts_of};
-use crate::table::levels::List;
 
 impl Log {
     /// Checks a batch; the bytes that it takes in a record.
@@ -74,7 +74,7 @@ impl Log {
     /// gets a list of the tables for each few that are made.
     pub(crate) fn may_overwrite(&self) -> bool {
         let tables = self.levels.count();
-        let list = entry_bytes(0, List::bytes(tables)) as u32 + RECORD_HEADER_BYTES;
+        let list = entry_bytes(0, list_bytes(tables)) as u32 + RECORD_HEADER_BYTES;
         let lists =
             u64::from(tables / MERGED_MAX + FLUSH_SEGMENTS_MIN) * u64::from(self.layout.extent_of(list));
         let segments = lists.div_ceil(u64::from(self.layout.segment_bytes)) as u32 + 1;

@@ -18,6 +18,10 @@ const MOVE_BYTES: usize = 64 << 10;
 /// Records after which a segment that could not be read is tried again, at most.
 const READ_AGAIN_MAX: u64 = 1024;
 
+/// Rounds for a batch that gives room, at most. Where an entry takes a small part of a segment, as in real areas, the first one finds the
+/// place.
+const ROUNDS_MAX: u32 = 4;
+
 /// An entry of the segment that is being cleaned.
 struct Candidate {
     kind: EntryKind,
@@ -34,6 +38,8 @@ pub(crate) struct Cleaning {
     /// Segments cleaned since a user last had room. After a whole round there is none to gain: entries lie in segments with
     /// gaps, where they leave no room for each other.
     fruitless: u32,
+    /// Rounds that it goes more, for a batch that gives room.
+    insisted: u32,
 }
 
 /// Why the oldest segment is left for now.
@@ -41,8 +47,17 @@ enum Trouble {
     /// It could not be read. It is tried again when this record is durable, or somebody lacks room; the next time after twice as
     /// many records.
     Unread { until: u64, records: u64 },
-    /// Live entries of it are damaged: nothing is gained by moving the others. It had so many live bytes then.
-    Damaged { generation: u64, live: u64, offset: u64 },
+    /// The segment of this generation gave something else than was written. It is read once more at once.
+    Wrong(u64),
+    /// It was so again. Live entries of it are damaged: nothing is gained by moving the others. It had so many live bytes then.
+    Damaged {
+        generation: u64,
+        live: u64,
+        offset: u64,
+        /// As of one that could not be read.
+        until: u64,
+        records: u64,
+    },
 }
 
 #[derive(Default)]
@@ -89,12 +104,16 @@ impl Cleaning {
                 // A checkpoint whose piece is under way gives its segments back when the piece is written.
                 return Err(match &mut self.trouble {
                     _ if checkpoints.is_releasing() => SubmitError::Busy,
-                    Some(Trouble::Damaged { offset, .. }) => SubmitError::Damaged { offset: *offset },
+                    // Where nothing is taken, refusals count as records do.
+                    Some(Trouble::Damaged { offset, until, .. }) => {
+                        *until = until.saturating_sub(1);
+                        SubmitError::Damaged { offset: *offset }
+                    }
                     Some(Trouble::Unread { until, .. }) => {
                         *until = 0;
                         SubmitError::NoSpace
                     }
-                    None => SubmitError::NoSpace,
+                    Some(Trouble::Wrong(_)) | None => SubmitError::NoSpace,
                 });
             }
         }
@@ -116,6 +135,15 @@ impl Cleaning {
     #[inline]
     pub(crate) fn served(&mut self) {
         self.fruitless = 0;
+        self.insisted = 0;
+    }
+
+    /// A batch that gives room has none. True if the cleaner goes round once more before the batch is refused. The rounds before were for
+    /// batches that need more, and each round puts the entries together in another way.
+    pub(crate) fn insist(&mut self) -> bool {
+        self.fruitless = 0;
+        self.insisted = (self.insisted + 1) % (ROUNDS_MAX + 1);
+        self.insisted > 0
     }
 
     /// True if the oldest segment is left as it is.
@@ -125,11 +153,18 @@ impl Cleaning {
         }
         match self.trouble {
             None => false,
+            Some(Trouble::Wrong(_)) => false,
             Some(Trouble::Unread { until, .. }) => log.durable().0 < until,
-            Some(Trouble::Damaged { generation, live, .. }) => log
-                .space
-                .oldest()
-                .is_some_and(|used| used.generation == generation && log.usage.live_in(used.slot) == live),
+            Some(Trouble::Damaged {
+                generation,
+                live,
+                until,
+                ..
+            }) => {
+                let is_same =
+                    |used: Used| used.generation == generation && log.usage.live_in(used.slot) == live;
+                log.durable().0 < until && log.space.oldest().is_some_and(is_same)
+            }
         }
     }
 
@@ -209,16 +244,29 @@ impl Cleaning {
         if found.live_bytes != live {
             let within = found.damage.expect("what is intact was counted");
             let offset = log.layout.segment_offset(used.slot) + u64::from(within);
-            let generation = used.generation;
+            let records = match self.trouble {
+                Some(Trouble::Wrong(generation)) if generation == used.generation => 1,
+                Some(Trouble::Damaged {
+                    generation, records, ..
+                }) if generation == used.generation => (2 * records).min(READ_AGAIN_MAX),
+                _ => {
+                    self.trouble = Some(Trouble::Wrong(used.generation));
+                    return;
+                }
+            };
             self.trouble = Some(Trouble::Damaged {
-                generation,
+                generation: used.generation,
                 live,
                 offset,
+                until: log.durable().0 + records,
+                records,
             });
             log.stats.damaged_at = Some(offset);
             return;
         }
-        self.trouble = None;
+        if let Some(Trouble::Damaged { .. }) = self.trouble.take() {
+            log.stats.damaged_at = None;
+        }
         self.phase = Phase::Moving {
             bytes,
             left: found.candidates,

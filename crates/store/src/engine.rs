@@ -149,13 +149,16 @@ impl Engine {
             bytes => bytes?,
         };
         match self.make_room(bytes) {
-            Err(SubmitError::NoSpace | SubmitError::Damaged { .. })
+            // It need not wait until there is room for what adds.
+            Err(SubmitError::Busy | SubmitError::NoSpace | SubmitError::Damaged { .. })
                 if self.log.gives_room(ops, self.cleaning.pinned(&self.log)) =>
             {
                 let room = self.make_room_by(bytes, Access::Relief);
-                if room == Err(SubmitError::NoSpace) {
-                    // It would give room: the next one may have cleaning begin anew.
-                    self.cleaning.served();
+                if room == Err(SubmitError::NoSpace)
+                    && self.cleaning.insist()
+                    && self.cleaning.can_gain_space(&self.log, &self.checkpoints)
+                {
+                    return Err(SubmitError::Busy);
                 }
                 room?;
             }

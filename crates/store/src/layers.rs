@@ -19,6 +19,8 @@ pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 pub(crate) const ALL: Bounds<'_> = (Bound::Unbounded, Bound::Unbounded);
 /// Entries that a part of a range makes room for at once; whoever reads a range asks for no more at a time.
 const RESERVED_MAX: usize = 256;
+/// Keys that a part of a snapshot's range passes at most, as they have come since: others wait for it.
+const PASSED_MAX: usize = 1024;
 
 /// The layers of one structure. An entry of a layer hides those of its key below.
 pub(crate) struct Layers<'a> {
@@ -45,8 +47,15 @@ impl<'a> Layers<'a> {
         }
     }
 
-    /// Hands over the entries of a range above the tables, in order, `limit` of them at most. True if there are more.
-    fn each(&self, bounds: Bounds<'a>, way: Way, limit: usize, mut take: impl FnMut(&[u8], &Slot)) -> bool {
+    /// Hands over the entries of a range above the tables, in order, `limit` of them at most. The key that it looked at last, if there are
+    /// more: of a snapshot it passes a number of keys that have come since, and no more at once.
+    fn each(
+        &self,
+        bounds: Bounds<'a>,
+        way: Way,
+        limit: usize,
+        mut take: impl FnMut(&[u8], &Slot),
+    ) -> Option<&'a [u8]> {
         let changed = self.changed.into_iter().flat_map(|changed| {
             let all = changed.range::<[u8], _>(bounds);
             let all = all.map(|(key, slot)| (&**key, slot.as_ref()));
@@ -55,19 +64,19 @@ impl<'a> Layers<'a> {
         let range = |body: Option<&'a Body>| body.into_iter().flat_map(move |body| body.range(bounds, way));
         let mut changed = changed.peekable();
         let (mut own, mut below) = (range(self.own).peekable(), range(self.below).peekable());
-        let mut taken = 0;
+        let (mut taken, mut passed) = (0, 0);
+        let mut last = None;
         loop {
             let first = |a: Option<&'a [u8]>, b: Option<&'a [u8]>| match (a, b) {
                 (Some(a), Some(b)) => Some(if way.cmp(a, b).is_le() { a } else { b }),
                 (a, b) => a.or(b),
             };
             let key = first(own.peek().map(|it| it.0), below.peek().map(|it| it.0));
-            let Some(key) = first(key, changed.peek().map(|it| it.0)) else {
-                return false;
-            };
-            if taken == limit {
-                return true;
+            let key = first(key, changed.peek().map(|it| it.0))?;
+            if taken == limit || passed == PASSED_MAX {
+                return last;
             }
+            last = Some(key);
             let changed = changed.next_if(|it| it.0 == key).map(|it| it.1);
             let own = own.next_if(|it| it.0 == key).map(|it| it.1);
             let below = below.next_if(|it| it.0 == key).map(|it| it.1);
@@ -75,9 +84,12 @@ impl<'a> Layers<'a> {
                 Some(before) => before.or(below),
                 None => own.or(below),
             };
-            if let Some(slot) = slot {
-                take(key, slot);
-                taken += 1;
+            match slot {
+                Some(slot) => {
+                    take(key, slot);
+                    taken += 1;
+                }
+                None => passed += 1,
             }
         }
     }
@@ -122,9 +134,10 @@ impl<'a> Layers<'a> {
             return part;
         }
         part.memory.reserve(limit.min(RESERVED_MAX));
-        part.has_more = self.each(bounds, way, limit, |key, slot| {
+        let stop = self.each(bounds, way, limit, |key, slot| {
             part.memory.push((key.into(), unless_removed(slot, &fetch)));
         });
+        part.stop = stop.map(Box::from);
         // While the tables are the same, nothing has left memory for them: they still go with it.
         let same = tables.filter(|scan| scan.is_of(self.levels));
         part.tables = same.or_else(|| Scan::over(self.levels, self.id, way, bounds, wanted));

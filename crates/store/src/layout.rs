@@ -14,6 +14,19 @@ pub(crate) const SEGMENTS_MAX: u32 = 1 << 20;
 pub(crate) const CLEANER_SEGMENTS: u32 = 2;
 /// Largest segment: one is held in memory while it is cleaned.
 const SEGMENT_BYTES_MAX: u32 = 64 << 20;
+/// Segments of a new area at most, as long as they can be larger: opening reads a sector of each.
+const SEGMENTS_WANTED: u64 = 1 << 15;
+/// Longest record of a new area, if a list of its tables needs no more.
+const RECORD_BYTES: u64 = 1 << 20;
+
+/// Bytes of a list of tables before the tables and bounds, and of each table in it.
+pub(crate) const LIST_BYTES: usize = 16;
+pub(crate) const LISTED_BYTES: usize = 16;
+
+/// Bytes of a list of so many tables, without bounds.
+pub(crate) fn list_bytes(tables: u32) -> usize {
+    LIST_BYTES + tables as usize * LISTED_BYTES
+}
 
 /// The sizes of an area, chosen when it is made (docs/format/store.md, "Layout").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,23 +57,29 @@ pub enum LayoutError {
 }
 
 impl Layout {
-    /// Sizes for a medium of `capacity_bytes` that is written in blocks of `block_bytes`. There are about 256 segments,
-    /// of 1 to 16 MiB. A record takes at most a quarter of a segment, and at most 1 MiB.
+    /// Sizes for a medium of `capacity_bytes` that is written in blocks of `block_bytes`. There are about 256 segments, of 1 to 16 MiB. A
+    /// medium of more than 512 GiB has larger ones. A record takes at most a quarter of a segment, and at most 1 MiB. If a list
+    /// of as many tables as segments takes more, a record may take as much: up to 32 TiB an area may consist of tables.
     pub fn for_capacity(capacity_bytes: u64, block_bytes: u32) -> Result<Self, LayoutError> {
         let room = capacity_bytes.saturating_sub(2 * SUPERBLOCK_BYTES);
-        let segment_bytes = (room / 256).next_power_of_two().clamp(1 << 20, 16 << 20) as u32;
+        let usual = (room / 256).next_power_of_two().clamp(1 << 20, 16 << 20);
+        let large = (room / SEGMENTS_WANTED).next_power_of_two();
+        let segment_bytes = usual.max(large.min(SEGMENT_BYTES_MAX.into())) as u32;
         let segment_bytes = if room / u64::from(segment_bytes) < u64::from(SEGMENTS_MIN) {
             1 << 19
         } else {
             segment_bytes
         };
+        let segments = (room / u64::from(segment_bytes)).min(u64::from(SEGMENTS_MAX)) as u32;
+        // A third more for bounds, descriptions, and what sectors take.
+        let list = (list_bytes(segments) as u64 / 3 * 4).next_power_of_two();
         let layout = Self {
             sector_bytes: 512,
             block_bytes,
             segment_bytes,
-            segments: (room / u64::from(segment_bytes)).min(u64::from(SEGMENTS_MAX)) as u32,
+            segments,
             atomic_bytes: 512,
-            record_bytes_max: (segment_bytes / 4).min(1 << 20),
+            record_bytes_max: u64::from(segment_bytes / 4).min(RECORD_BYTES.max(list)) as u32,
         };
         if layout.segments < SEGMENTS_MIN {
             return Err(LayoutError::TooSmall);

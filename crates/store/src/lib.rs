@@ -56,6 +56,7 @@ mod sector;
 mod snapshot;
 mod space;
 mod spill;
+mod suspects;
 mod table;
 mod verify;
 mod version;

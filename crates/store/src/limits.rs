@@ -142,3 +142,39 @@ pub(crate) fn table_count(layout: &Layout, live_bytes: u64, entries: u64) -> u32
     let usable = layout.segment_payload_bytes().saturating_sub(kept).max(kept);
     (bytes + bytes / 4).div_ceil(usable) as u32 + 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::RECORD_HEADER_BYTES;
+    use crate::table::levels::List;
+
+    /// Bug: an area took no more than about 40,000 tables, which are 640 GB, as a list of more did not fit into a record. Fix: larger areas
+    /// get larger segments and records.
+    #[test]
+    fn a_list_has_room_for_as_many_tables_as_there_are_segments() {
+        // Each structure's description takes about so much.
+        let described = 512 * 100;
+        for shift in 33..=45 {
+            for capacity in [1 << shift, (1 << shift) - 12_345, 3 << (shift - 1)] {
+                let layout = Layout::for_capacity(capacity, 4096).expect("large enough");
+                let record_bytes = layout.stream_of(layout.record_bytes_max) - RECORD_HEADER_BYTES;
+                let tables = List::tables_max(record_bytes as usize, described);
+                let all = capacity <= 1 << 45;
+                assert!(
+                    !all || tables >= layout.segments,
+                    "{capacity}: {tables} {layout:?}"
+                );
+                assert!(
+                    capacity > 1 << 39 || layout.record_bytes_max <= 1 << 20,
+                    "{layout:?}"
+                );
+            }
+        }
+        let largest = Layout::for_capacity(16 << 40, 4096).expect("large enough");
+        assert_eq!(
+            (largest.segment_bytes, largest.record_bytes_max),
+            (64 << 20, 8 << 20)
+        );
+    }
+}

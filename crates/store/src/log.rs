@@ -522,11 +522,8 @@ impl Log {
 
     /// Tables that a list can have, with some bounds of usual length.
     pub(crate) fn tables_listed_max(&self) -> u32 {
-        const BOUNDS_PART: usize = 16;
         let described = self.prologue_bytes() - self.list_bytes();
-        let bounds = self.batch_bytes_max() / BOUNDS_PART;
-        let taken = described + entry_bytes(0, List::bytes(0)) + bounds;
-        (self.batch_bytes_max().saturating_sub(taken) / List::BYTES_EACH) as u32
+        List::tables_max(self.batch_bytes_max(), described)
     }
 
     /// Writes a list of tables down, for which there is room.

@@ -13,8 +13,8 @@ pub struct RangePart {
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// In order. `None` for a key that was removed: tables may have an older value of it.
     pub(crate) memory: Vec<(Box<[u8]>, Option<Fetch>)>,
-    /// `memory` ends where it does because of the limit: what tables have behind belongs to the next part.
-    pub(crate) has_more: bool,
+    /// The key up to which `memory` was looked through, if a limit ended that: what is behind belongs to the next part.
+    pub(crate) stop: Option<Box<[u8]>>,
     /// The tables, if there are any.
     pub(crate) tables: Option<Scan>,
 }
@@ -72,7 +72,7 @@ impl RangePart {
             way,
             bounds: (owned(bounds.0), owned(bounds.1)),
             memory: Vec::new(),
-            has_more: false,
+            stop: None,
             tables: None,
         }
     }
@@ -109,10 +109,9 @@ impl RangePart {
             way,
             bounds,
             memory,
-            has_more,
+            stop,
             mut tables,
         } = self;
-        let limit = memory.last().filter(|_| has_more).map(|(key, _)| key.clone());
         let (first, last) = match way {
             Way::Up => (&bounds.0, &bounds.1),
             Way::Down => (&bounds.1, &bounds.0),
@@ -133,10 +132,12 @@ impl RangePart {
         loop {
             let older = tables.as_ref().and_then(Scan::present);
             let order = match (newer.peek(), older) {
-                // What tables have behind the last entry of memory belongs to the next part.
-                (None, _) if limit.is_some() => break,
                 (None, None) => break,
                 (Some(_), None) => Ordering::Less,
+                // What is behind belongs to the next part.
+                (None, Some((key, _))) if stop.as_ref().is_some_and(|stop| way.cmp(key, stop).is_gt()) => {
+                    break;
+                }
                 (None, Some(_)) => Ordering::Greater,
                 (Some((above, _)), Some((below, _))) => way.cmp(above, below),
             };
@@ -157,7 +158,7 @@ impl RangePart {
                 return Ok(RangeEnd::Stopped);
             }
         }
-        Ok(limit.map_or(RangeEnd::Over, |after| RangeEnd::More { after, tables }))
+        Ok(stop.map_or(RangeEnd::Over, |after| RangeEnd::More { after, tables }))
     }
 }
 

@@ -10,6 +10,8 @@ use crate::index::Frozen;
 use crate::layout::CLEANER_SEGMENTS;
 use crate::limits::{FLUSH_SEGMENTS_MIN, MERGE_SEGMENTS, MERGED_MAX, behind, entries_in, table_count};
 use crate::log::{Access, JOB_SEGMENTS_MAX, Log, Ticket, TicketState};
+use crate::suspects::{Suspects, Trouble};
+use crate::table::Place;
 use crate::table::job::{Job, JobError, Made, Merge, Work};
 use crate::table::levels::{LEVELS_MAX, Levels, Pick, Step, View};
 use crate::table::reader::{ReadError, Table};
@@ -46,8 +48,10 @@ pub(crate) struct Spill {
     /// A job failed when this was the log's newest segment: nothing is tried again before the next one, so that generations that failed
     /// jobs have used are soon below one that is on the medium.
     failed_in: Option<u64>,
-    /// Generations of tables that cannot be read in one place at least: merges go around them.
-    damaged: BTreeSet<u64>,
+    /// Tables that could not be read: merges go around them.
+    suspects: Suspects,
+    /// The place of a value that a job found wrong, in the area.
+    wrong_at: Option<u64>,
 }
 
 struct Pass {
@@ -82,6 +86,8 @@ struct Running {
     is_flush: bool,
     /// Instead of a merge: this damaged table of the level goes one deeper.
     sunk: Option<View>,
+    /// Instead of a merge: this table is read again.
+    looked_at: Option<Place>,
 }
 
 impl Default for Spill {
@@ -95,7 +101,8 @@ impl Default for Spill {
             is_urgent: false,
             flushed_to: None,
             failed_in: None,
-            damaged: BTreeSet::new(),
+            suspects: Suspects::default(),
+            wrong_at: None,
             freezes: 0,
             looked_bytes: 0,
             merge_bytes: 0,
@@ -147,7 +154,12 @@ impl Spill {
             return false;
         }
         self.is_urgent = true;
-        self.is_busy() || (self.may_try(log) && (self.wants_flush(log) || self.picks(log)))
+        let is_wanted = self.is_busy() || (self.may_try(log) && (self.wants_flush(log) || self.picks(log)));
+        if !is_wanted {
+            // What comes after this batch may have room.
+            self.suspects.hurry();
+        }
+        is_wanted
     }
 
     /// Somebody has no room. If what is frozen cannot leave, and no merge would change that, cleaning rests for nothing: memory is as
@@ -195,7 +207,7 @@ impl Spill {
         if self.merge_bytes == 0 && self.looked_bytes > 0 {
             let next = log
                 .levels
-                .pick(log.limits.run_tables, &self.cursors, true, &self.damaged);
+                .pick(log.limits.run_tables, &self.cursors, true, &self.suspects);
             self.merge_bytes = match next {
                 Some(Step::Merge(pick)) => merge_bytes(log, pick.sources.len() + targets(log, &pick).len()),
                 Some(Step::Sink(..)) | None => u64::MAX,
@@ -228,7 +240,13 @@ impl Spill {
 
     /// True if [`Spill::take`] may have a job, now or after the next completion.
     pub(crate) fn wants_job(&self, log: &Log) -> bool {
-        if log.is_latched() || log.limits.spill_bytes.is_none() || !self.may_try(log) {
+        if log.is_latched() || log.limits.spill_bytes.is_none() {
+            return false;
+        }
+        if matches!(self.state, State::Idle) && self.suspect(log).is_some() {
+            return true;
+        }
+        if !self.may_try(log) {
             return false;
         }
         match self.state {
@@ -251,6 +269,13 @@ impl Spill {
         self.reclaim(log);
         if !self.wants_job(log) {
             return None;
+        }
+        if let (State::Idle, Some(table)) = (&self.state, self.suspect(log)) {
+            self.state = State::Running(Running {
+                looked_at: Some(table.place),
+                ..Running::default()
+            });
+            return Some(job(log, Work::Look(table), 0));
         }
         let goes_on = log.frozen.is_some() && self.has_segments(log, 1 + MERGE_SEGMENTS);
         if matches!(self.state, State::Idle) && goes_on {
@@ -328,7 +353,7 @@ impl Spill {
         }
         let everything = self.is_urgent || self.is_merge_asked_for();
         log.levels
-            .pick(log.limits.run_tables, &self.cursors, everything, &self.damaged)
+            .pick(log.limits.run_tables, &self.cursors, everything, &self.suspects)
     }
 
     fn merge(&mut self, log: &mut Log) -> Option<Job> {
@@ -387,6 +412,10 @@ impl Spill {
         let State::Running(running) = core::mem::replace(&mut self.state, State::Idle) else {
             panic!("no job was under way");
         };
+        if let Some(place) = running.looked_at {
+            self.looked(log, place, result);
+            return;
+        }
         let mut made = job.made;
         drop(job.work);
         job.places
@@ -400,7 +429,10 @@ impl Spill {
                 // What the medium has of other writes is not known either.
                 Err(JobError::Write(_)) => log.latch(),
                 Err(JobError::Read(ReadError::Fetch(FetchError::Damaged { offset }))) => {
-                    self.note_damage(log, &running, offset);
+                    self.note_trouble(log, &running, offset, Trouble::Wrong);
+                }
+                Err(JobError::Unread { offset }) => {
+                    self.note_trouble(log, &running, offset, Trouble::Unread);
                 }
                 _ => {}
             }
@@ -411,18 +443,53 @@ impl Spill {
         self.step(log, cleaning, checkpoints);
     }
 
-    /// A job could not read what is at `offset`. A table stays where it is from now on.
-    fn note_damage(&mut self, log: &mut Log, running: &Running, offset: u64) {
+    /// A job could not read what is at `offset`. Merges go around a table from now on. A value is told as damaged if it was wrong before.
+    fn note_trouble(&mut self, log: &mut Log, running: &Running, offset: u64, trouble: Trouble) {
         let slot = log.layout.slot_at(offset);
         let mut inputs = running.inputs.iter().map(|view| view.table.place);
         match inputs.find(|place| place.slot == slot) {
             Some(place) => {
-                self.damaged.insert(place.generation);
-                log.stats.tables_damaged = self.damaged.len() as u32;
-                log.stats.table_damaged_at.get_or_insert(offset);
+                let taken = log.space.taken();
+                self.suspects.note(place.generation, offset, trouble, taken);
+                self.tell_damage(log);
             }
-            None => log.stats.damaged_at = Some(offset),
+            None if self.wrong_at == Some(offset) => log.stats.damaged_at = Some(offset),
+            None => self.wrong_at = Some(offset),
         }
+    }
+
+    fn tell_damage(&self, log: &mut Log) {
+        let stats = &mut log.stats;
+        (stats.tables_damaged, stats.table_damaged_at) = self.suspects.damaged();
+    }
+
+    /// The next table to be read again, if it is time for that.
+    fn suspect(&self, log: &Log) -> Option<Arc<Table>> {
+        let mut due = self.suspects.due(log.space.taken());
+        due.find_map(|generation| {
+            let mut tables = log.levels.all().map(|(_, view)| &view.table);
+            tables.find(|it| it.place.generation == generation).cloned()
+        })
+    }
+
+    /// A table has been read again.
+    fn looked(&mut self, log: &mut Log, place: Place, result: Result<(), JobError>) {
+        let offset = log.layout.segment_offset(place.slot);
+        let found = match result {
+            Ok(()) => None,
+            Err(JobError::Read(ReadError::Fetch(FetchError::Damaged { offset }))) => {
+                Some((offset, Trouble::Wrong))
+            }
+            Err(_) => Some((offset, Trouble::Unread)),
+        };
+        match found {
+            Some((offset, trouble)) => {
+                let taken = log.space.taken();
+                self.suspects.note(place.generation, offset, trouble, taken);
+            }
+            None => self.suspects.forget(place.generation),
+        }
+        self.tell_damage(log);
     }
 
     /// Nothing of a job counts: what was frozen is as before.
@@ -513,6 +580,8 @@ impl Spill {
                     self.trash.push(frozen);
                 }
                 log.usage.give_back(made.usage, &made.freed);
+                let wrong = self.wrong_at.take();
+                log.stats.damaged_at = log.stats.damaged_at.filter(|_| log.stats.damaged_at != wrong);
                 log.stats.flushes += 1;
             }
             self.is_urgent = false;

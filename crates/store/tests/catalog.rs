@@ -40,8 +40,8 @@ fn some_rate(rng: &mut Rng) -> Rate {
     }
 }
 
-/// The medium of a catalog: the table, what is in each unit, and which areas somebody could reach. Each step costs one of
-/// `steps_left`; when there is none the power is cut.
+/// The medium of a catalog: the table, what is in each unit, which areas somebody could reach, and what has been used of them. Each
+/// step costs one of `steps_left`; when there is none the power is cut.
 #[derive(Clone)]
 struct World {
     table: Vec<u8>,
@@ -49,6 +49,8 @@ struct World {
     flying: Vec<(usize, Vec<u8>)>,
     units: BTreeMap<u64, u64>,
     reach: BTreeMap<AreaId, Extent>,
+    /// Bytes of each area: its program uses what it can reach at once.
+    used: BTreeMap<AreaId, u64>,
     steps_left: usize,
     is_placed: bool,
 }
@@ -62,6 +64,7 @@ impl World {
             flying: Vec::new(),
             units: BTreeMap::new(),
             reach: BTreeMap::new(),
+            used: BTreeMap::new(),
             steps_left: usize::MAX,
             is_placed,
         }
@@ -95,7 +98,7 @@ impl World {
             Work::Make(id, extent) => {
                 self.zero(self.units_of(id, extent))?;
                 self.step()?;
-                self.reach.insert(id, extent);
+                self.show(id, extent);
             }
             Work::Grow(id, from, to) => {
                 let targets: Vec<u64> = self.units_of(id, to).collect();
@@ -109,8 +112,6 @@ impl World {
                     }
                 }
                 self.zero(targets[old..].iter().copied())?;
-                self.step()?;
-                self.reach.insert(id, to);
             }
             Work::Shrink(id, from, _) => {
                 self.step()?;
@@ -119,9 +120,20 @@ impl World {
             Work::Remove(id, _) => {
                 self.step()?;
                 self.reach.remove(&id);
+                self.used.remove(&id);
             }
         }
         Ok(())
+    }
+
+    /// Lets the area's program see all of it.
+    fn show(&mut self, id: AreaId, extent: Extent) {
+        self.reach.insert(id, extent);
+        let used = self.used.insert(id, extent.bytes).unwrap_or(0);
+        for unit in self.units_of(id, extent).skip((used / UNIT) as usize) {
+            let was = self.units.insert(unit, id.0);
+            assert!(matches!(was, None | Some(0)), "another's data shows");
+        }
     }
 
     fn save(&mut self, catalog: &mut Catalog) -> Result<(), Cut> {
@@ -154,6 +166,9 @@ impl World {
             self.work(&work)?;
             catalog.end(&work);
             self.save(&mut catalog)?;
+        }
+        for (id, area) in catalog.areas() {
+            self.show(id, area.extent);
         }
         Ok(catalog)
     }
@@ -245,6 +260,10 @@ fn change(
         world.work(&work)?;
         catalog.end(&work);
         world.save(catalog)?;
+        if let Work::Grow(id, _, to) = work {
+            world.step()?;
+            world.show(id, to);
+        }
     }
     told.asked = None;
     match change {
@@ -254,10 +273,6 @@ fn change(
             let name = name_of(&name, who);
             told.rates.insert(name.clone(), area.rate);
             told.areas.insert(name, (id, area.extent.bytes));
-            // The program uses all of it.
-            for unit in world.units_of(id, area.extent) {
-                world.units.insert(unit, id.0);
-            }
         }
         Change::Delete { name } => {
             let (id, _) = told.areas.remove(&name_of(&name, who)).expect("it was there");
@@ -307,7 +322,7 @@ fn check(world: &World, catalog: &Catalog, told: &Told) {
             "the rate of {name} is another"
         );
         let units: Vec<u64> = world.units_of(*id, area.extent).collect();
-        let written = (bytes / UNIT) as usize;
+        let written = (world.used[id].max(*bytes) / UNIT) as usize;
         assert!(
             units[..written].iter().all(|unit| world.units[unit] == id.0),
             "data of {name} is gone"

@@ -75,6 +75,7 @@ fn a_crash_while_recovering_from_a_crash_changes_nothing() {
         let mut recorded = Recorded {
             image: image.clone(),
             writes: Vec::new(),
+            ..Recorded::default()
         };
         Engine::open(&mut recorded, rig.options).expect("a cut is recovered");
         // Opening writes a few sectors and flushes: each prefix, and any part of what was not flushed.

@@ -21,6 +21,7 @@ fn an_area_grows_under_cuts_and_is_used_on() {
         let mut recorded = Recorded {
             image: before.clone(),
             writes: Vec::new(),
+            ..Recorded::default()
         };
         assert_eq!(store::grow(&mut recorded, None), Ok(more as u32));
         for end in 0..=recorded.writes.len() {

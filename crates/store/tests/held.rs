@@ -24,10 +24,10 @@ fn submit(rig: &mut Rig, op: &Owned) -> Result<(), SubmitError> {
     common::submit_over(rig, common::borrow(op), STEPS_MAX, step)
 }
 
-/// Removals and trims: one may be refused, as the next one begins another round of cleaning.
+/// Removals and trims.
 fn relieve(rig: &mut Rig, op: &Owned) {
-    let taken = (0..4).any(|_| submit(rig, op).is_ok());
-    assert!(taken, "{op:?} is refused: {:?}", rig.engine.stats());
+    let taken = submit(rig, op);
+    assert_eq!(taken, Ok(()), "{op:?}: {:?}", rig.engine.stats());
 }
 
 fn fill(rig: &mut Rig, [map, tree, log]: [StructureId; 3], bytes: usize) -> (u32, u64) {
@@ -54,10 +54,13 @@ fn fill(rig: &mut Rig, [map, tree, log]: [StructureId; 3], bytes: usize) -> (u32
 ///
 /// bug: removals were refused until the area was opened anew. cause: a snapshot kept space, cleaning gained nothing for a round, and
 /// never began again. fix: it begins anew when space is given up.
+///
+/// bug: a removal waited for ever (seed 430). cause: it waited for room for what adds, while merges and the cleaner worked for each other.
+/// fix: it takes the room that is kept for removals at once.
 #[test]
 fn a_full_area_with_snapshots_serves_or_refuses() {
     let mut refused = 0;
-    for seed in 0..common::seeds(60) {
+    for seed in (0..common::seeds(60)).chain([430]) {
         let scale = seed / 24 % 2;
         let layout = Layout {
             segment_bytes: 4096 << scale,
@@ -102,6 +105,46 @@ fn a_full_area_with_snapshots_serves_or_refuses() {
         }
     }
     assert!(refused > 100, "they were full: {refused}");
+}
+
+/// Bug: an area refused a removal once, and then took it. Cause: the cleaner had gone round in vain for values that need more room, and began
+/// anew only when a removal had been refused. Fix: it goes round for the removal before that is refused. Entries of these areas take so
+/// large a part of a segment that some rounds find no place.
+#[test]
+fn no_removal_is_taken_that_was_refused_just_before() {
+    let (mut taken, mut hopeless) = (0, 0);
+    for seed in 0..common::seeds(60) {
+        let layout = Layout {
+            segments: [10, 12, 20, 40][seed as usize % 4],
+            ..tiny(1 + seed as u32 / 4 % 2)
+        };
+        let mut rig = Rig::new(layout, Options::default(), 79_000 + seed);
+        let map = rig.create(Kind::Map, Durability::Sync).expect("room");
+        rig.settle();
+        let sizes = [[1, 300], [150, 300], [20, 60]][seed as usize / 8 % 3];
+        let keys = 400 / (sizes[1] as u64 / 30);
+        for round in 0..600_u32 {
+            let key = rig.rng.below(keys) as u32;
+            let bytes = sizes[0] + rig.rng.below((sizes[1] - sizes[0]) as u64) as usize;
+            if !rig.rng.chance(0.08) {
+                let _ = submit(&mut rig, &put(map, key, bytes, round as u8));
+                continue;
+            }
+            let removal = Owned::Remove(map, key.to_be_bytes().to_vec());
+            let first = submit(&mut rig, &removal);
+            taken += u32::from(first.is_ok());
+            if first.is_err() {
+                hopeless += 1;
+                assert_eq!(
+                    submit(&mut rig, &removal),
+                    first,
+                    "seed {seed}: {:?}",
+                    rig.engine.stats()
+                );
+            }
+        }
+    }
+    assert!(taken > 50 * hopeless, "{taken} taken, {hopeless} refused");
 }
 
 /// Bug: a refused addition ended all snapshots. Cause: tables that merges had replaced were taken for kept by snapshots, though a reader

@@ -57,7 +57,7 @@ pub struct RunArgs {
 /// `switchyard export`.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  switchyard export app.area /tmp/copies     copies at their whole paths below /tmp/copies\n  \
+    after_help = "Examples:\n  switchyard export app.area /tmp/copies     copies at their whole paths below /tmp/copies, also while the program runs\n  \
     switchyard export app.area                 the files themselves, as the next `run` would\n  \
     switchyard export app.area --forget a.log  a.log stays as it is"
 )]
@@ -76,7 +76,7 @@ pub struct ExportArgs {
 fn judged(area: &Path, error: FilesError) -> anyhow::Error {
     match error {
         FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => Failure::InUse(format!(
-            "the area {} is in use by a running program: wait for its end",
+            "the area {} is in use by a running program: wait for its end (`switchyard export AREA DIR` makes copies of its files now)",
             path.display()
         ))
         .into(),

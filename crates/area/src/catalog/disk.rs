@@ -154,18 +154,19 @@ impl Disk {
         ioctl_with(&self.file, BLKPG, &mut argument).map(drop)
     }
 
-    /// Makes a partition of this range, or makes the one that begins there of this length.
-    pub(super) fn bound(&self, extent: Extent) -> io::Result<()> {
+    /// Makes a partition of this range, or makes the one that begins there of this length. False if it was there.
+    pub(super) fn bound(&self, extent: Extent) -> io::Result<bool> {
         match self.at(extent.offset)? {
-            Some(partition) if partition.extent == extent => Ok(()),
-            Some(partition) => self.change(BLKPG_RESIZE_PARTITION, partition.number, extent),
+            Some(partition) if partition.extent == extent => return Ok(false),
+            Some(partition) => self.change(BLKPG_RESIZE_PARTITION, partition.number, extent)?,
             None => {
                 let taken = self.partitions()?;
                 let is_free = |number: &i32| taken.iter().all(|partition| partition.number != *number);
                 let number = (1..256).find(is_free).ok_or(io::ErrorKind::QuotaExceeded)?;
-                self.change(BLKPG_ADD_PARTITION, number, extent)
+                self.change(BLKPG_ADD_PARTITION, number, extent)?;
             }
         }
+        Ok(true)
     }
 
     /// Takes the partition that begins there away, if there is one: `ResourceBusy` while somebody has it open.
@@ -179,13 +180,16 @@ impl Disk {
     /// Opens the partition of this range; for writing, for this opening alone.
     pub(super) fn open_partition(&self, extent: Extent, flags: libc::c_int, write: bool) -> io::Result<File> {
         let partition = self.at(extent.offset)?.ok_or(io::ErrorKind::NotFound)?;
+        // It has grown, and the kernel has not been told yet: nobody knows who has it open.
+        if partition.extent.bytes < extent.bytes {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
         let file = OpenOptions::new()
             .read(true)
             .write(write)
             .custom_flags(libc::O_DIRECT | flags)
             .open(&partition.path)?;
         let is_device = file.metadata()?.file_type().is_block_device();
-        // It may be growing at this moment.
         let is_it = |it: Partition| it.extent.bytes >= extent.bytes && it.number == partition.number;
         match is_device && self.at(extent.offset)?.is_some_and(is_it) {
             true => Ok(file),

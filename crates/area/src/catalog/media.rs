@@ -225,15 +225,14 @@ impl CatalogMedia {
                 let file = private(&area_path(dir, id), true)?;
                 // Left over from a change that was cut.
                 file.set_len(0)?;
-                reserve(&file, extent.bytes)?;
+                os::reserve(&file, extent.bytes)?;
                 file.sync_all()?;
                 File::open(dir)?.sync_all()?;
             }
             Work::Grow(id, _, extent) => {
                 let file = private(&area_path(dir, id), false)?;
-                reserve(&file, extent.bytes)?;
+                os::reserve_beyond(&file, extent.bytes)?;
                 file.sync_all()?;
-                loops::refresh(&file)?;
             }
             Work::Shrink(id, extent, _) => {
                 let file = private(&area_path(dir, id), false)?;
@@ -381,12 +380,17 @@ impl CatalogMedia {
         state.unwrap_or_else(|error| error.kind() != io::ErrorKind::NotFound)
     }
 
-    /// Mends an area that its holder may have changed. A file of another size gets its size back, with all of its space.
-    /// After a reboot a partition is made anew. True if a holder changed the area.
+    /// Gives an area the size that the table says, so that whoever has it open sees all of it: one that has grown, and a file that its
+    /// holder has cut or extended, with all of its space. After a reboot a partition is made anew. True if a file had another size.
     pub fn tend(&self, id: AreaId, extent: Extent) -> io::Result<bool> {
         let dir = match &self.kind {
             Kind::Directory(dir) => dir,
-            Kind::Device(disk) => return disk.bound(extent).map(|()| false),
+            Kind::Device(disk) => {
+                if disk.bound(extent)? {
+                    loops::refresh(&disk.open_partition(extent, 0, false)?)?;
+                }
+                return Ok(false);
+            }
         };
         let path = area_path(dir, id);
         let data = fs::symlink_metadata(&path)?;
@@ -397,8 +401,9 @@ impl CatalogMedia {
         if data.len() > extent.bytes {
             file.set_len(extent.bytes)?;
         } else {
-            reserve(&file, extent.bytes)?;
+            os::reserve(&file, extent.bytes)?;
         }
+        loops::refresh(&file)?;
         Ok(true)
     }
 }
@@ -432,8 +437,6 @@ fn work_on_disk(disk: &Disk, work: &Work) -> Result<(), WorkError> {
         }
         Work::Grow(_, from, to) if from.offset == to.offset => {
             disk.zero(from.end(), to.bytes - from.bytes)?;
-            disk.bound(to)?;
-            loops::refresh(&disk.open_partition(to, 0, false)?)?;
         }
         Work::Grow(_, from, to) => {
             // Nobody can open it meanwhile, and nobody has it open if the partition can be taken away.
@@ -441,7 +444,6 @@ fn work_on_disk(disk: &Disk, work: &Work) -> Result<(), WorkError> {
             disk.unbound(from.offset)?;
             disk.copy(from.offset, to.offset, from.bytes)?;
             disk.zero(to.offset + from.bytes, to.bytes - from.bytes)?;
-            disk.bound(to)?;
         }
         Work::Shrink(_, from, to) => {
             if from.offset != to.offset {
@@ -491,10 +493,6 @@ fn is_written(file: &File) -> io::Result<bool> {
             .and_then(|()| call(libc::F_SETLEASE, libc::F_UNLCK))
             .map(|()| false),
     }
-}
-
-fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    os::reserve(file, bytes)
 }
 
 /// True on persistent memory that can be mapped.

@@ -40,6 +40,11 @@ pub enum FilesError {
         /// The directory on which it was mounted.
         mount: PathBuf,
     },
+    /// The files of a running program cannot be copied as they are at one moment.
+    #[error(
+        "the program changes its files faster than they can be copied: try again when it writes less, or when it has ended"
+    )]
+    Changing,
     /// The area has entries that make no sense.
     #[error(transparent)]
     Malformed(#[from] store::files::Malformed),

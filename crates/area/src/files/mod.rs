@@ -10,6 +10,7 @@
 
 mod broker;
 mod error;
+mod export;
 mod identity;
 mod lease;
 mod opened;
@@ -21,11 +22,12 @@ mod shared;
 
 pub use broker::{Broker, Wish, serve};
 pub use error::FilesError;
+pub use export::export;
 pub use identity::prepare;
 pub use pattern::{DEFAULT_PATTERNS, matches};
 pub(crate) use program::spawn_deaf;
 pub use program::{end_as, run_to_end};
-pub use recover::{Recovered, export, forget, restore};
+pub use recover::{Recovered, forget, restore};
 pub use root::{change_root, forked, whole};
 pub use store::files::FileId;
 

@@ -6,13 +6,13 @@ use super::lease::Lease;
 use super::opened::sync_directory;
 use super::shared::OPS_MAX;
 use crate::area::{Area, AreaOptions};
-use crate::beneath::Beneath;
 use crate::error::AreaError;
 use crate::structures::Log;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt, chown};
@@ -40,11 +40,11 @@ pub(super) fn structures(area: &Area) -> Result<(StructureId, Log), AreaError> {
     Ok((map, area.log(files::WRITES_NAME)?))
 }
 
-fn path_of(description: &Description) -> &Path {
+pub(super) fn path_of(description: &Description) -> &Path {
     Path::new(OsStr::from_bytes(&description.path))
 }
 
-fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, FilesError> {
+pub(super) fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, FilesError> {
     result.map_err(|source| FilesError::File {
         path: path.to_owned(),
         source,
@@ -52,17 +52,17 @@ fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, FilesError> {
 }
 
 /// A described file as it is now.
-struct Subject {
-    id: FileId,
-    description: Description,
-    fate: Fate,
+pub(super) struct Subject {
+    pub id: FileId,
+    pub description: Description,
+    pub fate: Fate,
     /// Its path now.
-    path: PathBuf,
+    pub path: PathBuf,
     /// It is open if it has another name than the area knows.
-    file: Option<File>,
+    pub file: Option<File>,
 }
 
-fn judge(id: FileId, description: Description, claim: Claim) -> Result<Subject, FilesError> {
+pub(super) fn judge(id: FileId, description: Description, claim: Claim) -> Result<Subject, FilesError> {
     let path = path_of(&description).to_owned();
     // A crash may have taken the directory, too.
     let mut directory = None;
@@ -134,12 +134,22 @@ fn find(
 /// The files that the area describes, and its claim to change them.
 fn described(area: &Area) -> Result<(Vec<(FileId, Description)>, Claim), FilesError> {
     let map = area.map(files::FILES_NAME)?;
+    let keys = map.keys()?;
+    let all: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+    parse(&keys, map.get_many(&all)?)
+}
+
+/// The files that the entries of the map describe, and the claim among them.
+pub(super) fn parse(
+    keys: &[Box<[u8]>],
+    values: Vec<Option<Vec<u8>>>,
+) -> Result<(Vec<(FileId, Description)>, Claim), FilesError> {
     let mut all = Vec::new();
     // Version 1 has no claim: no file whose page cache is gone is proved to be the program's.
     let mut claim = Claim::default();
-    for key in map.keys()? {
-        let value = map.get(&key)?.unwrap_or_default();
-        let id = FileId::parse(&key).ok_or(files::Malformed(0))?;
+    for (key, value) in keys.iter().zip(values) {
+        let value = value.unwrap_or_default();
+        let id = FileId::parse(key).ok_or(files::Malformed(0))?;
         if id == Claim::PLACE {
             claim = Claim::parse(&value).ok_or(files::Malformed(0))?;
         } else {
@@ -151,7 +161,7 @@ fn described(area: &Area) -> Result<(Vec<(FileId, Description)>, Claim), FilesEr
     Ok((all, claim))
 }
 
-fn subjects(area: &Area) -> Result<(Vec<Subject>, Claim), FilesError> {
+pub(super) fn subjects(area: &Area) -> Result<(Vec<Subject>, Claim), FilesError> {
     let (all, claim) = described(area)?;
     let all = all
         .into_iter()
@@ -160,32 +170,37 @@ fn subjects(area: &Area) -> Result<(Vec<Subject>, Claim), FilesError> {
 }
 
 /// A file that changes are made to.
-struct Target {
-    path: PathBuf,
-    file: File,
+pub(super) struct Target {
+    pub path: PathBuf,
+    pub file: File,
 }
 
-/// Makes all changes of the log to those of the files that are in `targets`, in order, `hold`ing them each time; the bytes.
-fn replay(
-    writes: &Log,
+/// Makes all changes of the log, which has these `positions`, to those of the files that are in `targets`, in order, `hold`ing them
+/// each time; the bytes.
+pub(super) fn replay(
+    positions: Range<u64>,
+    mut read: impl FnMut(u64) -> Result<Option<Vec<u8>>, AreaError>,
     targets: &mut BTreeMap<FileId, Target>,
     mut hold: impl FnMut() -> Result<(), AreaError>,
 ) -> Result<u64, FilesError> {
     let mut bytes = 0;
-    let read = |position| Ok(writes.read(position)?);
-    files::replay(writes.positions(), read, |id, offset, data, size| {
-        let Some(target) = targets.get(&id) else {
-            return Ok(());
-        };
-        bytes += data.len() as u64;
-        hold()?;
-        let write = || {
-            target.file.write_all_at(data, offset)?;
-            // What is beyond was never synced, or is taken away: zeros if the file grows again.
-            target.file.set_len(size)
-        };
-        at(&target.path, write())
-    })?;
+    files::replay(
+        positions,
+        |it| Ok(read(it)?),
+        |id, offset, data, size| {
+            let Some(target) = targets.get(&id) else {
+                return Ok(());
+            };
+            bytes += data.len() as u64;
+            hold()?;
+            let write = || {
+                target.file.write_all_at(data, offset)?;
+                // What is beyond was never synced, or is taken away: zeros if the file grows again.
+                target.file.set_len(size)
+            };
+            at(&target.path, write())
+        },
+    )?;
     for target in targets.values() {
         let sync = target.file.sync_all().and_then(|()| sync_parent(&target.path));
         at(&target.path, sync)?;
@@ -375,7 +390,8 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
             Fate::Gone | Fate::Refuse(_) | Fate::Away => {}
         }
     }
-    recovered.bytes = replay(writes, &mut targets, || lease.hold(area))?;
+    let read = |position| writes.read(position);
+    recovered.bytes = replay(writes.positions(), read, &mut targets, || lease.hold(area))?;
     let mut keys: Vec<_> = all.iter().map(|it| it.id.key()).collect();
     keys.push(Claim::PLACE.key());
     let mut ops: Vec<_> = keys.iter().map(|key| Op::Remove { map, key }).collect();
@@ -402,7 +418,7 @@ pub fn restore(path: &Path, create_bytes: u64) -> Result<Recovered, FilesError> 
 
 /// True if the file was to become an area, and the machine stopped before it was one: its superblocks come last. Nobody was told that
 /// anything is in it. With a size it is made anew.
-fn is_unfinished(path: &Path) -> bool {
+pub(super) fn is_unfinished(path: &Path) -> bool {
     let Ok(file) = File::open(path) else {
         return false;
     };
@@ -410,53 +426,6 @@ fn is_unfinished(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = file.take(2 * store::SUPERBLOCK_BYTES).read_to_end(&mut head);
     is_regular && read.is_ok() && head.iter().all(|&byte| byte == 0)
-}
-
-/// Writes copies of the files that the area at `path` has something of below `directory`, each at its whole path, as they were
-/// acknowledged. Neither the files nor what the area has of them changes. The copies' paths.
-pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError> {
-    if is_unfinished(path) {
-        return Ok(Vec::new());
-    }
-    let area = Area::open(path, &AreaOptions::new(0))?;
-    let (_, writes) = structures(&area)?;
-    let mut targets = BTreeMap::new();
-    let mut copies = Vec::new();
-    let beneath = at(directory, Beneath::open(directory))?;
-    for subject in subjects(&area)?.0 {
-        let original = path_of(&subject.description);
-        let original = original.strip_prefix("/").unwrap_or(original);
-        let copy = directory.join(original);
-        if subject.description.is_removed || matches!(subject.fate, Fate::Gone | Fate::Remove) {
-            continue;
-        }
-        let is_its_own = at(&subject.path, look_up(&subject.path))?
-            .is_some_and(|it| it.identity.is_same_file(&subject.description.identity));
-        // Of a fresh file the log has all, and of another one what the file has besides.
-        let is_copied = match subject.fate {
-            Fate::Complete | Fate::Replay => true,
-            _ => is_its_own && !subject.description.is_fresh,
-        };
-        let mut file = at(&copy, beneath.create(original))?;
-        if is_copied {
-            at(&copy, copy_content(&subject.path, &mut file))?;
-        }
-        if !matches!(subject.fate, Fate::Complete) {
-            let path = copy.clone();
-            targets.insert(subject.id, Target { path, file });
-        }
-        copies.push(copy);
-    }
-    replay(&writes, &mut targets, || Ok(()))?;
-    Ok(copies)
-}
-
-/// Copies a file's bytes, and its rights after them.
-fn copy_content(from: &Path, to: &mut File) -> io::Result<()> {
-    let mut from = File::open(from)?;
-    io::copy(&mut from, to)?;
-    let mode = from.metadata()?.permissions().mode();
-    to.set_permissions(Permissions::from_mode(mode & 0o777))
 }
 
 /// Forgets what the area at `path` has of a file; the file stays as it is. True if the area had something of it.

@@ -30,6 +30,9 @@ mod backend {
 mod error {
     pub(crate) use ::area::AreaError;
 }
+mod follow {
+    pub(crate) use ::area::{FollowOptions, Follower};
+}
 mod own {
     use rustix::fs::OFlags;
     use std::io;

@@ -4,7 +4,7 @@ import builtins
 import ctypes
 from typing import Any, ClassVar, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Type, TypeVar
 
-from ._area import Cursor, Path, StructureInfo, bounds_of, listed
+from ._area import Cursor, Path, StructureInfo, bounds_of, listed, range_flags
 from ._handle import Handle
 from ._library import (
     KEYS_ONLY,
@@ -135,9 +135,11 @@ class Follower(Handle):
         *,
         after: bool = False,
         through: bool = False,
+        keys_only: bool = False,
+        reverse: bool = False,
     ) -> Iterator[Tuple[bytes, bytes]]:
-        """Entries of a tree, as `Tree.range`; without bounds those of a map, too."""
-        bounds: Any = bounds_of(start, stop, after, through)
+        """Entries of a tree, as `Tree.range`; without bounds those of a map, too, which has no `reverse`."""
+        bounds: Any = bounds_of(start, stop, after, through, range_flags(keys_only, reverse))
         return Cursor(open_handle("follower_cursor_open", self, name_of(name), ctypes.byref(bounds))).entries()
 
     def keys(self, name: str) -> Iterator[bytes]:

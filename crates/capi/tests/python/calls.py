@@ -67,6 +67,9 @@ with Area(path, create_bytes=16 << 20, writes_in_flight_max=2, index_bytes_max=6
     assert follower.positions("log") == range(2, 5) and follower.read("log", 3) == bytes([3]) * 3
     assert follower.read("log", 0) is None and follower.read("queue", 1) == b"later"
     assert list(follower.range("tree", b"a", b"b")) == [(b"a", b"A"), (b"ab", b"AB")]
+    assert list(follower.range("tree", b"a", b"b", reverse=True)) == [(b"ab", b"AB"), (b"a", b"A")]
+    assert list(follower.range("tree", b"a", b"b", keys_only=True, reverse=True)) == [(b"ab", b""), (b"a", b"")]
+    raises(ValueError, follower.range, "map", reverse=True)
     assert list(follower.range("map")) == [(b"job", b"done")] and list(follower.keys("map")) == [b"job"]
     raises(KindError, follower.get, "log", b"x")
     raises(KindError, follower.read, "map", 0)

@@ -7,6 +7,7 @@
 //! # Invariants
 //! - A change is answered as done only after its last table is saved.
 //! - Nothing is done to the medium before a table is saved that says so.
+//! - Nobody sees more of an area than a saved table gives it: whoever sees it may use it at once, and a crash would take it away.
 //! - A change that was refused, or whose work failed and was undone, leaves no trace.
 
 use super::{AreaId, Catalog, CatalogArea, CatalogRefusal, Change, NewArea, Quota, Who, Work};
@@ -20,6 +21,9 @@ pub enum Step {
     Limit(AreaId),
     /// Work on the medium; one errand at a time.
     Work(Work),
+    /// Let whoever has this area open see all of the range that the saved table gives it. At once, as [`Step::Limit`]. If it fails,
+    /// it is done later: the change is made.
+    Show(AreaId),
     /// The end.
     Answer(Answer),
 }
@@ -85,7 +89,8 @@ enum Stage {
     Working(Work),
     /// The work failed.
     Undoing(Work),
-    Ending(Answer),
+    Ending(Option<AreaId>, Answer),
+    Showing(Answer),
     Answered(Answer),
 }
 
@@ -125,7 +130,7 @@ impl Errand {
                 Ok((_, limit, work)) => begun(limit, work),
                 Err(refused) => ended(refused),
             },
-            Stage::Beginning(..) | Stage::Ending(_) if done != Done::Well => ended(Answer::TableFailed),
+            Stage::Beginning(..) | Stage::Ending(..) if done != Done::Well => ended(Answer::TableFailed),
             Stage::Beginning(limit, work) => begun(limit, work),
             Stage::Limiting(_) if done != Done::Well => ended(Answer::WorkFailed),
             Stage::Limiting(work) => begun(None, work),
@@ -146,7 +151,8 @@ impl Errand {
             Stage::Undoing(undo) if done == Done::Well => saves_end(table, &undo, Answer::WorkFailed),
             // It stays in the table, to be undone later.
             Stage::Undoing(_) => ended(Answer::WorkFailed),
-            Stage::Ending(answer) | Stage::Answered(answer) => ended(answer),
+            Stage::Ending(Some(id), answer) => (Stage::Showing(answer), Step::Show(id)),
+            Stage::Ending(None, answer) | Stage::Showing(answer) | Stage::Answered(answer) => ended(answer),
         };
         self.stage = stage;
         step
@@ -168,7 +174,8 @@ fn begun(limit: Option<AreaId>, work: Option<Work>) -> (Stage, Step) {
 fn saves_end(table: &Catalog, work: &Work, answer: Answer) -> (Stage, Step) {
     let mut next = table.clone();
     next.end(work);
-    (Stage::Ending(answer), Step::Save(next))
+    let grown = matches!(work, Work::Grow(..)).then_some(work.area());
+    (Stage::Ending(grown, answer), Step::Save(next))
 }
 
 type Begun = (Catalog, Option<AreaId>, Option<Work>);
@@ -243,6 +250,8 @@ mod tests {
         saved: Catalog,
         /// The space that areas have on it.
         extents: BTreeMap<AreaId, Extent>,
+        /// Bytes of each area that its holder has seen, and uses.
+        used: BTreeMap<AreaId, u64>,
         steps: usize,
         /// Steps that fail, one bit each.
         failing: u64,
@@ -281,14 +290,22 @@ mod tests {
                     self.table = next;
                 }
                 // What fails may have taken the space already, and has given none back.
-                Step::Work(Work::Make(id, extent) | Work::Grow(id, _, extent)) => {
+                Step::Work(Work::Make(id, extent)) => {
                     self.extents.insert(id, extent);
+                    self.used.insert(id, extent.bytes);
+                }
+                Step::Work(Work::Grow(id, _, extent)) => {
+                    self.extents.insert(id, extent);
+                }
+                Step::Show(id) => {
+                    self.used.insert(id, self.extents[&id].bytes);
                 }
                 Step::Work(Work::Shrink(id, extent, _)) if !fails => {
                     self.extents.insert(id, extent);
                 }
                 Step::Work(Work::Remove(id, _)) if !fails => {
                     self.extents.remove(&id);
+                    self.used.remove(&id);
                 }
                 _ => {}
             }
@@ -315,6 +332,9 @@ mod tests {
             let areas = self.table.areas();
             let extents: BTreeMap<_, _> = areas.map(|(id, area)| (id, area.extent)).collect();
             assert_eq!(extents, self.extents, "areas have the space that the table says");
+            for (id, used) in &self.used {
+                assert!(*used <= extents[id].bytes, "what its holder uses stays an area's");
+            }
             let mut areas = self.table.areas();
             assert!(areas.all(|(_, area)| area.state == AreaState::Ready));
         }
@@ -361,6 +381,7 @@ mod tests {
             saved: table.clone(),
             table,
             extents: BTreeMap::new(),
+            used: BTreeMap::new(),
             steps: 0,
             failing,
             crash,

@@ -4,7 +4,7 @@
 //! hands out descriptors. A change is three steps, and a crash may come between any two of them:
 //!
 //! ```text
-//!  Catalog::begin ─► save ─► [Work on the medium] ─► Catalog::end ─► save ─► answer
+//!  Catalog::begin ─► save ─► [Work on the medium] ─► Catalog::end ─► save ─► [holders see it] ─► answer
 //!        after a restart: Catalog::unfinished ─► [Work] ─► Catalog::end ─► save
 //! ```
 //!
@@ -191,7 +191,7 @@ pub enum Work {
     /// Take the space, zeros in all of it.
     Make(AreaId, Extent),
     /// Take the space of the second, which begins with what the first holds, then zeros. The first stays as it is if the
-    /// second begins elsewhere.
+    /// second begins elsewhere. A program that has the area open sees nothing of it before [`errand::Step::Show`].
     Grow(AreaId, Extent, Extent),
     /// Back to the first, from the second.
     Shrink(AreaId, Extent, Extent),

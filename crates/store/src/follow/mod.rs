@@ -217,14 +217,15 @@ impl Follower {
     /// Entries of a tree in order, as [`crate::Engine::range`].
     pub fn range(
         &self,
+        way: Way,
         tree: StructureId,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
         wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
         match &self.view {
-            Some(view) => view.range(tree, bounds, wanted, tables),
-            None => RangePart::new(bounds, Way::Up),
+            Some(view) => view.range(tree, (bounds, way), wanted, tables),
+            None => RangePart::new(bounds, way),
         }
     }
 

@@ -595,15 +595,13 @@ impl View {
     pub(super) fn range(
         &self,
         tree: StructureId,
-        bounds: Bounds<'_>,
+        (bounds, way): (Bounds<'_>, Way),
         wanted: usize,
         tables: Option<Scan>,
     ) -> RangePart {
         match self.layers(tree) {
-            None => RangePart::new(bounds, Way::Up),
-            Some(layers) => layers.part((bounds, Way::Up), wanted, wanted, tables, |slot| {
-                self.fetch(slot.at)
-            }),
+            None => RangePart::new(bounds, way),
+            Some(layers) => layers.part((bounds, way), wanted, wanted, tables, |slot| self.fetch(slot.at)),
         }
     }
 

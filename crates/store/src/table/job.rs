@@ -37,6 +37,8 @@ pub(crate) enum Work {
     Flush(Arc<Frozen>, Option<Arc<[u8]>>),
     /// Tables become such of the next level.
     Merge(Merge),
+    /// A table that could not be read is read again.
+    Look(Arc<Table>),
 }
 
 pub(crate) struct Merge {
@@ -64,6 +66,12 @@ pub enum JobError {
     /// A page or value cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The medium does not give a page of a table.
+    #[error("a table cannot be read at byte {offset}")]
+    Unread {
+        /// Of the page, in the area.
+        offset: u64,
+    },
     /// The medium does not take a write, or its flush fails.
     #[error("a table cannot be written: {0}")]
     Write(MediaError),
@@ -110,6 +118,7 @@ impl Job {
                     .flush(frozen, from, &self.structures, &mut output, medium)
             }
             Work::Merge(merge) => self.made.merge(merge, &self.structures, &mut output, medium),
+            Work::Look(table) => return Ok(table.look(medium)?),
         };
         let result = result.and_then(|()| {
             output.close(medium)?;
@@ -305,7 +314,16 @@ impl Made {
     ) -> Result<(), JobError> {
         let mut merged = Merged::new(merge.sources.iter().chain(&merge.targets));
         let mut last = Vec::new();
-        while merged.next(medium)? {
+        loop {
+            match merged.next(medium) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(ReadError::Medium(_)) => {
+                    let offset = merged.failed_at();
+                    return Err(JobError::Unread { offset });
+                }
+                Err(error) => return Err(error.into()),
+            }
             let (key, held) = merged.entry()?;
             let is_there = structure_of(key).is_some_and(|id| structures.contains(&id));
             let is_needed = is_there && !(merge.is_bottom && held.value.is_none());
@@ -316,6 +334,5 @@ impl Made {
             last.clear();
             last.extend(key);
         }
-        Ok(())
     }
 }

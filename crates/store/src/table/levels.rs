@@ -3,11 +3,13 @@
 use super::filter;
 use super::reader::{Pages, Piece, ReadError, Table, header_of};
 use super::{Header, Place};
+use crate::entry::entry_bytes;
 use crate::format::{u32_at, u64_at};
-use crate::layout::Layout;
+use crate::layout::{LIST_BYTES, LISTED_BYTES, Layout, list_bytes};
+use crate::suspects::Suspects;
 use base::Device;
 use core::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Levels at most: level 1 has as many tables as level 0, and each deeper one eight times as many. No medium has so many. Damaged
@@ -17,10 +19,8 @@ pub(crate) const LEVELS_MAX: usize = 32;
 const RATIO: u64 = 8;
 /// Times that memory was emptied, before level 0 is merged into level 1: each is a table more for every lookup.
 pub(crate) const RUNS_MAX: u64 = 4;
-/// Bytes of a table in the list of tables.
-const LISTED_BYTES: usize = 16;
-/// Bytes of the list before the tables and bounds.
-const LIST_BYTES: usize = 16;
+/// Part of a list's record that bounds may take.
+const BOUNDS_PART: usize = 16;
 /// A table without a bound.
 const UNBOUND: u16 = u16::MAX;
 
@@ -89,12 +89,10 @@ impl Listed {
 }
 
 impl List {
-    /// Bytes of each table.
-    pub(crate) const BYTES_EACH: usize = LISTED_BYTES;
-
-    /// Bytes of a list of so many tables, without bounds.
-    pub(crate) fn bytes(tables: u32) -> usize {
-        LIST_BYTES + tables as usize * LISTED_BYTES
+    /// Tables that a list can have, with some bounds of usual length, in a record of so many bytes, of which descriptions take some.
+    pub(crate) fn tables_max(record_bytes: usize, described_bytes: usize) -> u32 {
+        let taken = described_bytes + entry_bytes(0, list_bytes(0)) + record_bytes / BOUNDS_PART;
+        (record_bytes.saturating_sub(taken) / LISTED_BYTES) as u32
     }
 
     /// `None` if it makes no sense.
@@ -360,14 +358,14 @@ impl Levels {
             .unwrap_or(0)
     }
 
-    /// The next step. `urgent` if space is needed, so that all duplicates should go. Tables that are `damaged` cannot be
+    /// The next step. `urgent` if space is needed, so that all duplicates should go. Tables that are `suspects` are not
     /// merged, and what overlaps them goes around.
     pub(crate) fn pick(
         &self,
         run_tables: u64,
         cursors: &[Vec<u8>; LEVELS_MAX],
         urgent: bool,
-        damaged: &BTreeSet<u64>,
+        suspects: &Suspects,
     ) -> Option<Step> {
         let above = self.levels.iter().enumerate().take(LEVELS_MAX - 1);
         // The level that is the most times over its limit first. Parts of 1024, as the numbers are small.
@@ -383,7 +381,7 @@ impl Levels {
         let alone = self.levels.first().filter(|views| views.len() > 1).map(|_| 0);
         let rest = above.chain(alone).filter(|_| urgent);
         full.chain(rest)
-            .find_map(|level| self.pick_in(level, run_tables, cursors, damaged))
+            .find_map(|level| self.pick_in(level, run_tables, cursors, suspects))
     }
 
     /// The step that a level can take.
@@ -392,10 +390,10 @@ impl Levels {
         level: usize,
         run_tables: u64,
         cursors: &[Vec<u8>; LEVELS_MAX],
-        damaged: &BTreeSet<u64>,
+        suspects: &Suspects,
     ) -> Option<Step> {
         let views = &self.levels[level];
-        let is_damaged = |view: &View| damaged.contains(&view.table.place.generation);
+        let is_damaged = |view: &View| suspects.has(view.table.place.generation);
         let damaged_below = |sources: &[View]| {
             let first = sources.iter().map(View::first).min()?;
             let last = sources.iter().map(View::last).max()?;
@@ -424,6 +422,8 @@ impl Levels {
             false => damaged_below(&sources).map(|view| (1, view)),
         };
         match sunk {
+            // It may be read before long.
+            Some((_, view)) if !suspects.stays(view.table.place.generation) => None,
             Some((level, view)) if self.sunk(level, &view).is_some() => Some(Step::Sink(level, view)),
             Some(_) => None,
             None => Some(Step::Merge(Pick { level, sources })),

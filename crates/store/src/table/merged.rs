@@ -45,18 +45,12 @@ impl Input {
             }
             none => none.insert(match &self.view.from {
                 // The way to the bound may be damaged: whoever takes what is left goes through all of it.
-                Some(from) if lost.is_none() => {
-                    let opened = self.view.table.stream_from(medium, from);
-                    opened.map_err(|error| unreadable(error, self.view.table.stream().offset()))?
-                }
+                Some(from) if lost.is_none() => self.view.table.stream_from(medium, from)?,
                 _ => self.view.table.stream(),
             }),
         };
         let Some(lost) = lost else {
-            let filled = stream
-                .fill(medium)
-                .map_err(|error| unreadable(error, stream.offset()));
-            return Ok(filled? && take_key(&mut self.key, stream)?);
+            return Ok(stream.fill(medium)? && take_key(&mut self.key, stream)?);
         };
         // The first key behind a gap may be one that does not count.
         let mut is_open = false;
@@ -90,14 +84,6 @@ impl Input {
     }
 }
 
-/// Tells the place of what the medium does not give: as good as damaged there.
-fn unreadable(error: ReadError, offset: u64) -> ReadError {
-    match error {
-        ReadError::Medium(_) => FetchError::Damaged { offset }.into(),
-        ReadError::Fetch(_) => error,
-    }
-}
-
 fn take_key(key: &mut Vec<u8>, stream: &Stream) -> Result<bool, ReadError> {
     let offset = stream.offset();
     let (found, _) = stream.entry().ok_or(FetchError::Damaged { offset })?;
@@ -116,6 +102,8 @@ pub(crate) struct Merged {
     lost: Option<Vec<Gap>>,
     /// The entry that was made last counts, whichever table has it.
     by_version: bool,
+    /// The place that was read when reading failed, in the area.
+    failed_at: u64,
 }
 
 impl Merged {
@@ -135,6 +123,7 @@ impl Merged {
             shown,
             lost,
             by_version: false,
+            failed_at: 0,
         }
     }
 
@@ -170,11 +159,23 @@ impl Merged {
     }
 
     fn go_on(&mut self, mut input: Input, medium: &dyn Device) -> Result<(), ReadError> {
-        if input.advance(medium, self.lost.as_mut(), self.by_version)? {
+        let advanced = input.advance(medium, self.lost.as_mut(), self.by_version);
+        if advanced.is_err() {
+            self.failed_at = match &input.stream {
+                Some(stream) => stream.offset(),
+                None => input.view.table.offset(),
+            };
+        }
+        if advanced? {
             let at = self.inputs.partition_point(|it| it.order() > input.order());
             self.inputs.insert(at, input);
         }
         Ok(())
+    }
+
+    /// The place where [`Merged::next`] failed, in the area.
+    pub(crate) fn failed_at(&self) -> u64 {
+        self.failed_at
     }
 
     /// The pages that were left out.

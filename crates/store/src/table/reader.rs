@@ -215,6 +215,29 @@ impl Table {
         u64::from(self.meta.blocks) * u64::from(self.layout.block_bytes)
     }
 
+    /// Reads all of it as a merge does, and checks the sectors of the other pages.
+    pub(crate) fn look(self: &Arc<Self>, medium: &dyn Device) -> Result<(), ReadError> {
+        let mut stream = self.stream();
+        while stream.fill(medium)? {
+            stream.skip_page();
+        }
+        let layout = &self.layout;
+        let first = self.meta.leaves_end * layout.block_bytes;
+        let length = (self.bytes() as u32).saturating_sub(first);
+        let start = layout.segment_offset(self.place.slot) + u64::from(first);
+        let mut bytes = vec![0; length as usize];
+        medium.read_at(start, &mut bytes)?;
+        let sector_bytes = layout.sector_bytes as usize;
+        for (sector, at) in bytes.chunks(sector_bytes).zip((first..).step_by(sector_bytes)) {
+            let tag = sector::any_tag_of(sector, layout.sector_number(self.place.slot, at));
+            if tag != Some(self.place.generation as u32) {
+                let offset = layout.segment_offset(self.place.slot) + u64::from(at);
+                return Err(FetchError::Damaged { offset }.into());
+            }
+        }
+        Ok(())
+    }
+
     /// A page of it; `None` if there can be none.
     pub(crate) fn page_at(&self, extent: Extent) -> Option<PageAt> {
         let end = extent
@@ -666,6 +689,11 @@ impl Stream {
     /// Goes on to the next entry.
     pub(crate) fn advance(&mut self) {
         self.index += 1;
+    }
+
+    /// Goes on behind the present page.
+    fn skip_page(&mut self) {
+        self.index = usize::MAX;
     }
 
     /// The place of the present page in the area.

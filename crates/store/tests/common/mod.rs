@@ -42,14 +42,20 @@ pub fn options(writes_in_flight_max: usize, spill_bytes: u64) -> Options {
 }
 
 /// A medium that notes writes, and flushes as `None`.
+#[derive(Default)]
 pub struct Recorded {
     pub image: Vec<u8>,
     pub writes: Vec<Option<(u64, Vec<u8>)>>,
+    pub fault: Option<Fault>,
 }
+
+/// Changes the result of a read at an offset.
+pub type Fault = std::rc::Rc<dyn Fn(u64, &mut [u8]) -> Result<(), MediaError>>;
 
 impl Device for Recorded {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        self.image.read_at(offset, bytes)
+        self.image.read_at(offset, bytes)?;
+        self.fault.as_ref().map_or(Ok(()), |fault| fault(offset, bytes))
     }
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
         self.writes.push(Some((offset, bytes.to_vec())));
@@ -268,6 +274,8 @@ pub struct Rig {
     pub jobs: u64,
     /// The image is damaged: jobs may fail.
     pub has_damage: bool,
+    /// Reads by jobs, and by the cleaner, come to this.
+    pub fault: Option<Fault>,
 }
 
 impl Rig {
@@ -292,6 +300,7 @@ impl Rig {
             keys: 12,
             jobs: 0,
             has_damage: false,
+            fault: None,
         }
     }
 
@@ -441,7 +450,9 @@ impl Rig {
             }
             CleanStep::Read { offset, length } => {
                 let mut bytes = vec![0; length];
-                let result = self.image.read_at(offset, &mut bytes);
+                let read = self.image.read_at(offset, &mut bytes);
+                let fault = self.fault.as_ref();
+                let result = read.and_then(|()| fault.map_or(Ok(()), |fault| fault(offset, &mut bytes)));
                 self.engine.clean_read(bytes, result);
                 true
             }
@@ -457,9 +468,11 @@ impl Rig {
         let mut recorded = Recorded {
             image: self.image.clone(),
             writes: Vec::new(),
+            fault: self.fault.clone(),
         };
         let result = job.run(&mut recorded);
-        assert!(self.has_damage || result.is_ok(), "{result:?}");
+        let may_fail = self.has_damage || self.fault.is_some();
+        assert!(may_fail || result.is_ok(), "{result:?}");
         let mut rng = self.rng.fork();
         let (mut flushed, mut unflushed) = (Vec::new(), Vec::new());
         if look.is_some() {

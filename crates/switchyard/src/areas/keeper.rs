@@ -267,6 +267,14 @@ impl Keeper {
                     let area = state.catalog.area(id).expect("its rate was just changed");
                     self.media.limit(id, area)
                 }
+                Step::Show(id) => {
+                    let area = state.catalog.area(id).expect("it has just grown");
+                    // What cannot be done now is tended later.
+                    self.media
+                        .tend(id, area.extent)
+                        .map(drop)
+                        .map_err(WorkError::from)
+                }
                 Step::Work(work) => {
                     active = Some(work.area());
                     state.active.insert(work.area());
@@ -403,16 +411,11 @@ mod tests {
 
     /// A catalog in `path` with one area.
     fn keeper_of(path: &std::path::Path) -> Keeper {
-        let (media, mut table) = CatalogMedia::open(path, false).expect("a new directory");
+        let (_, mut table) = CatalogMedia::open(path, false).expect("a new directory");
         let mut catalog = Catalog::new([1; 16], false, 64 << 20);
         catalog.format(&mut table).expect("a healthy medium");
-        let quotas = Quotas {
-            bytes: Shares::default(),
-            operations: Shares::default(),
-            bandwidth: Shares::default(),
-            server: 0,
-        };
-        let (keeper, _) = Keeper::start(media, table, catalog, quotas);
+        drop(table);
+        let keeper = start(path);
         let create = Change::Create(NewArea {
             name: "area".into(),
             bytes: 16 << 20,
@@ -423,6 +426,19 @@ mod tests {
         });
         assert!(keeper.change(&create, WHO, false).is_ok());
         keeper
+    }
+
+    /// A server of the catalog that is in `path`.
+    fn start(path: &std::path::Path) -> Keeper {
+        let (media, mut table) = CatalogMedia::open(path, false).expect("the one before has ended");
+        let (catalog, _) = Catalog::load(&mut table).expect("there is a table");
+        let quotas = Quotas {
+            bytes: Shares::default(),
+            operations: Shares::default(),
+            bandwidth: Shares::default(),
+            server: 0,
+        };
+        Keeper::start(media, table, catalog, quotas).0
     }
 
     fn area_of(path: &std::path::Path) -> std::path::PathBuf {
@@ -460,6 +476,49 @@ mod tests {
         });
         assert!(matches!(opened, Ok(Given::Area(_, _, _))));
         assert!(matches!(open(), Err(Refusal(Code::InUse, _))), "it is handed out");
+    }
+
+    /// Bug: an area used a range that the catalog then gave to another one. Cause: who had it open saw it grow before the table had
+    /// the new range, and a server that died in between took the range back. Fix: the table comes first.
+    #[test]
+    fn nobody_sees_an_area_grow_before_its_table_says_so_for_good() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("catalog");
+        let grow = Change::Resize {
+            name: "area".into(),
+            bytes: 32 << 20,
+        };
+        let mut keeper = keeper_of(&path);
+        let length = || area_of(&path).metadata().expect("it is there").len();
+        // The server dies after each step.
+        for steps in 0..3 {
+            let mut next = keeper.lock().catalog.clone();
+            let work = next.begin(&grow, WHO, Quota::UNLIMITED);
+            let work = work.expect("there is room").expect("it takes work");
+            assert!(keeper.lock().save(next.clone()));
+            if steps > 0 {
+                assert!(keeper.media.work(&work).is_ok());
+            }
+            assert_eq!(length(), 16 << 20, "nobody sees it yet");
+            if steps > 1 {
+                next.end(&work);
+                assert!(keeper.lock().save(next));
+            }
+            drop(keeper);
+            keeper = start(&path);
+            let bytes = if steps > 1 { 32 << 20 } else { 16 << 20 };
+            assert_eq!(
+                (length(), keeper.usage().0),
+                (bytes, bytes),
+                "after {steps} steps"
+            );
+        }
+        let grow = Change::Resize {
+            name: "area".into(),
+            bytes: 48 << 20,
+        };
+        assert!(keeper.change(&grow, WHO, false).is_ok());
+        assert_eq!(length(), 48 << 20, "whoever has it open sees it");
     }
 
     #[test]
