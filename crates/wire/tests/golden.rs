@@ -3,9 +3,10 @@
 
 use base::{Addr, Version, VssdId};
 use std::collections::BTreeSet;
-use wire::rack::{Code, HEADER_BYTES, Header, Op};
+use wire::rack::{Code, HEADER_BYTES, Header, Op, PAYLOAD_BYTES_MAX, Part};
 
 const VERSION_1: &str = include_str!("golden/rack-packet-1.txt");
+const PARTS: &str = include_str!("golden/rack-packet-1-parts.txt");
 
 fn bytes_of(hex: &str) -> Vec<u8> {
     let digits = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
@@ -83,4 +84,32 @@ fn packets_of_version_1_are_read_and_written() {
     }
     assert!(ops.iter().eq(Op::ALL), "each operation has a packet: {ops:?}");
     assert!(codes.iter().eq(Code::ALL), "each code has a packet: {codes:?}");
+}
+
+#[test]
+fn parts_of_version_1_are_read_and_written() {
+    let lines: Vec<Vec<&str>> = PARTS
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(' ').collect())
+        .collect();
+    // What a path with frames of 1,500 bytes takes behind a header.
+    let parts: Vec<Part> = Part::all(PAYLOAD_BYTES_MAX, 1400).collect();
+    assert_eq!(lines.len(), parts.len());
+    for (fields, part) in lines.iter().zip(parts) {
+        let number = |at: usize| fields[at].parse::<usize>().expect("a number");
+        let bytes = bytes_of(fields[3]);
+        let (header, read) = Header::parse_part(&bytes, number(2)).expect("a part of a packet");
+        assert_eq!(
+            (read, usize::from(read.number()), usize::from(read.further())),
+            (part, number(0), number(1))
+        );
+        assert_eq!(
+            (header.op, header.length as usize),
+            (Op::Write, PAYLOAD_BYTES_MAX)
+        );
+        let mut written = [0; HEADER_BYTES];
+        header.emit_part(part, &mut written);
+        assert_eq!(written.as_slice(), bytes);
+    }
 }

@@ -1,32 +1,34 @@
 //! Rack headers: valid ones, mutated, parsed; what parses is emitted again to the very same bytes.
 
 use base::{Addr, Rng, Version, VssdId};
-use wire::rack::{Code, HEADER_BYTES, Header, Op, PAYLOAD_BYTES_MAX, flags};
+use wire::rack::{Code, HEADER_BYTES, Header, Op, PAYLOAD_BYTES_MAX, Part, flags};
 
 /// One execution; true if the mutated header was accepted.
 pub fn execute(rng: &mut Rng, input: &mut Vec<u8>) -> bool {
     let mut payload_bytes = compose(rng, input);
     mutate(rng, input, &mut payload_bytes);
-    let Ok(header) = Header::parse(input, payload_bytes) else {
+    let Ok((header, part)) = Header::parse_part(input, payload_bytes) else {
         return false;
     };
     let mut again = [0; HEADER_BYTES];
-    header.emit(&mut again);
+    header.emit_part(part, &mut again);
     assert_eq!(
         input[..HEADER_BYTES],
         again,
         "what parses is emitted to the same bytes"
     );
-    assert_eq!(header.length as usize, payload_bytes);
-    assert!(payload_bytes <= PAYLOAD_BYTES_MAX);
-    assert!(!header.carries_page() || payload_bytes == 0 || payload_bytes == PAYLOAD_BYTES_MAX);
+    let length = header.length as usize;
+    assert_eq!(part.range(length).len(), payload_bytes);
+    assert_eq!(Header::parse(input, payload_bytes).is_ok(), part == Part::WHOLE);
+    assert!(length <= PAYLOAD_BYTES_MAX);
+    assert!(!header.carries_page() || length == 0 || length == PAYLOAD_BYTES_MAX);
     assert!(header.flags & !flags::ALL == 0);
     let reply = header.reply(Code::SoftOrOk);
     assert!(reply.has(flags::REPLY) && reply.request == header.request && reply.target == header.source);
     true
 }
 
-/// A valid header in `input`; returns its payload's length.
+/// A valid header in `input`, of a packet or of a part of it; returns the length of what follows it.
 fn compose(rng: &mut Rng, input: &mut Vec<u8>) -> usize {
     let op = Op::ALL[rng.below(Op::ALL.len() as u64) as usize];
     let mut header = Header {
@@ -57,11 +59,15 @@ fn compose(rng: &mut Rng, input: &mut Vec<u8>) -> usize {
     } else {
         0
     };
+    let length = header.length as usize;
+    let room = rng.between(300, 2 * PAYLOAD_BYTES_MAX as u64) as usize;
+    let parts: Vec<Part> = Part::all(length, room).collect();
+    let part = parts[rng.below(parts.len() as u64) as usize];
     let mut bytes = [0; HEADER_BYTES];
-    header.emit(&mut bytes);
+    header.emit_part(part, &mut bytes);
     input.clear();
     input.extend(bytes);
-    header.length as usize
+    part.range(length).len()
 }
 
 /// Up to three changes; half of the time the checksum is made right again, so that what lies behind it is reached.
