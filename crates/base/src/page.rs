@@ -1,6 +1,6 @@
 //! Pages of payload by handle (rule 3: payload does not pass through policy).
 //!
-//! A [`Pool`] owns all payload memory of one core, reserved at start. A [`Page`] is a counted handle to one page of
+//! A [`Pool`] owns all payload memory of one core, and is as large as it is at start. A [`Page`] is a counted handle to one page of
 //! it: cloning shares the bytes, dropping the last handle returns the page. A page that is shared cannot be written.
 //!
 //! The world chooses the size of a pool's page: 4096 bytes (eight sectors of 512) in production, and as little as eight
@@ -14,11 +14,6 @@ use std::rc::Rc;
 
 use crate::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
 
-/// Alignment of a page in memory: what O_DIRECT may ask for.
-#[derive(Clone, Copy)]
-#[repr(C, align(4096))]
-struct Block([u8; PAGE_BYTES]);
-
 /// Memory outside the pools to which pages can be handles: a medium in memory, whose pages are sent from where they are.
 /// Others may write it meanwhile, so nobody borrows its bytes.
 pub trait Window {
@@ -29,13 +24,15 @@ pub trait Window {
 }
 
 enum Memory {
-    Own(RefCell<Box<[Block]>>),
+    Own(RefCell<Box<[u8]>>),
     Window(Box<dyn Window>),
 }
 
 struct Inner {
     page_bytes: usize,
     memory: Memory,
+    /// The first page's byte in `memory`: pages are aligned as O_DIRECT may ask for.
+    first: usize,
     base: *mut u8,
     counts: Box<[Cell<u32>]>,
     free: RefCell<Vec<u32>>,
@@ -50,6 +47,8 @@ impl Inner {
     }
 }
 
+/// Alignment of the first page.
+const ALIGN_BYTES: usize = 4096;
 /// At most this part of a pool is kept back.
 const KEPT_SHARE: usize = 8;
 
@@ -74,19 +73,21 @@ pub struct Page {
 pub type Pages = SmallVec<[Page; 1]>;
 
 impl Pool {
-    /// Reserves `pages` pages of eight sectors of `sector_bytes` (512 in production). All memory is taken now.
+    /// Reserves `pages` pages of eight sectors of `sector_bytes` (512 in production). The kernel gives a page's memory when the page is first
+    /// used, and the pages that were used last are used first. So a process has as much as it ever needed at once.
     ///
     /// # Panics
     /// If `sector_bytes` is not a power of two between 8 and 512.
     pub fn new(pages: usize, sector_bytes: usize) -> Self {
         assert!(sector_bytes.is_power_of_two() && (8..=512).contains(&sector_bytes));
         let page_bytes = sector_bytes * SECTORS_PER_PAGE;
-        let blocks = (pages * page_bytes).div_ceil(PAGE_BYTES);
-        let mut memory = vec![Block([0; PAGE_BYTES]); blocks].into_boxed_slice();
-        let base = memory.as_mut_ptr().cast::<u8>();
+        let mut memory = vec![0; pages * page_bytes + ALIGN_BYTES].into_boxed_slice();
+        let first = memory.as_ptr().align_offset(ALIGN_BYTES);
+        let base = memory.as_mut_ptr().wrapping_add(first);
         Self(Rc::new(Inner {
             page_bytes,
             memory: Memory::Own(RefCell::new(memory)),
+            first,
             base,
             counts: (0..pages).map(|_| Cell::new(0)).collect(),
             free: RefCell::new((0..pages as u32).rev().collect()),
@@ -101,6 +102,7 @@ impl Pool {
             page_bytes: PAGE_BYTES,
             base: window.base(),
             memory: Memory::Window(window),
+            first: 0,
             counts: (0..pages).map(|_| Cell::new(0)).collect(),
             free: RefCell::new(Vec::new()),
             kept: Cell::new(0),
@@ -220,6 +222,12 @@ impl Page {
         start..start + self.pool.page_bytes
     }
 
+    /// Its bytes in the pool's own memory.
+    fn place(&self) -> core::ops::Range<usize> {
+        let range = self.range();
+        self.pool.first + range.start..self.pool.first + range.end
+    }
+
     /// Bytes of a page of this pool.
     pub fn len(&self) -> usize {
         self.pool.page_bytes
@@ -243,7 +251,7 @@ impl Page {
     /// Reads the bytes. `f` must not touch another page of the pool mutably.
     pub fn with<R>(&self, f: impl FnOnce(&[u8]) -> R) -> R {
         match &self.pool.memory {
-            Memory::Own(memory) => f(flat(&memory.borrow(), self.range())),
+            Memory::Own(memory) => f(&memory.borrow()[self.place()]),
             Memory::Window(window) => {
                 let mut copy = [0; PAGE_BYTES];
                 window.copy_to(self.range().start, &mut copy);
@@ -257,10 +265,10 @@ impl Page {
     /// # Panics
     /// If the page is shared: somebody else relies on its bytes. Or if it belongs to a window.
     pub fn with_mut<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
-        f(flat_mut(&mut self.own_memory().borrow_mut(), self.range()))
+        f(&mut self.own_memory().borrow_mut()[self.place()])
     }
 
-    fn own_memory(&self) -> &RefCell<Box<[Block]>> {
+    fn own_memory(&self) -> &RefCell<Box<[u8]>> {
         assert!(self.is_unique(), "a shared page is not written");
         match &self.pool.memory {
             Memory::Own(memory) => memory,
@@ -276,22 +284,10 @@ impl Page {
         assert!(Rc::ptr_eq(&self.pool, &source.pool), "pages of one pool");
         assert!(self.is_unique(), "a shared page is not written");
         assert!(first + count <= SECTORS_PER_PAGE);
-        let sector = self.sector_bytes();
-        let to = self.range().start + first * sector;
-        let from = source.range().start + first * sector;
-        let mut memory = self.own_memory().borrow_mut();
-        if from / PAGE_BYTES == to / PAGE_BYTES {
-            memory[to / PAGE_BYTES].0.copy_within(
-                from % PAGE_BYTES..from % PAGE_BYTES + count * sector,
-                to % PAGE_BYTES,
-            );
-        } else {
-            let [target, origin] = memory
-                .get_disjoint_mut([to / PAGE_BYTES, from / PAGE_BYTES])
-                .expect("two different blocks inside the pool");
-            target.0[to % PAGE_BYTES..][..count * sector]
-                .copy_from_slice(&origin.0[from % PAGE_BYTES..][..count * sector]);
-        }
+        let (start, bytes) = (first * self.sector_bytes(), count * self.sector_bytes());
+        let from = source.place().start + start;
+        let to = self.place().start + start;
+        self.own_memory().borrow_mut().copy_within(from..from + bytes, to);
     }
 
     /// Zeroes `count` sectors starting at `first`.
@@ -314,15 +310,6 @@ impl Page {
     pub fn as_ptr(&self) -> *mut u8 {
         self.pool.base.wrapping_add(self.range().start)
     }
-}
-
-// A page never straddles two blocks: its size is a power of two up to PAGE_BYTES.
-fn flat(memory: &[Block], range: core::ops::Range<usize>) -> &[u8] {
-    &memory[range.start / PAGE_BYTES].0[range.start % PAGE_BYTES..][..range.len()]
-}
-
-fn flat_mut(memory: &mut [Block], range: core::ops::Range<usize>) -> &mut [u8] {
-    &mut memory[range.start / PAGE_BYTES].0[range.start % PAGE_BYTES..][..range.len()]
 }
 
 impl Clone for Page {
@@ -397,6 +384,19 @@ mod tests {
     }
 
     #[test]
+    fn pages_are_aligned_for_the_kernel_and_the_one_used_last_is_used_first() {
+        let pool = Pool::new(8, 512);
+        let first = pool.alloc().expect("a pool of eight");
+        assert!(first.as_ptr().addr().is_multiple_of(ALIGN_BYTES));
+        first.with_mut(|bytes| bytes.fill(7));
+        let place = first.as_ptr();
+        drop(first);
+        let again = pool.alloc().expect("a pool of eight");
+        assert_eq!(again.as_ptr(), place);
+        assert!(again.with(|bytes| bytes.iter().all(|&byte| byte == 7)));
+    }
+
+    #[test]
     #[should_panic(expected = "a shared page is not written")]
     fn a_shared_page_is_not_written() {
         let pool = Pool::new(1, 512);
@@ -405,20 +405,20 @@ mod tests {
         a.with_mut(|bytes| bytes[0] = 1);
     }
 
-    struct Counting(Box<Block>);
+    struct Counting(Box<[u8]>);
 
     impl Window for Counting {
         fn base(&self) -> *mut u8 {
-            core::ptr::from_ref(&*self.0).cast_mut().cast()
+            self.0.as_ptr().cast_mut()
         }
         fn copy_to(&self, offset: usize, bytes: &mut [u8]) {
-            bytes.copy_from_slice(&self.0.0[offset..][..bytes.len()]);
+            bytes.copy_from_slice(&self.0[offset..][..bytes.len()]);
         }
     }
 
     #[test]
     fn a_window_gives_handles_to_memory_that_is_not_its_own() {
-        let memory = Counting(Box::new(Block([7; PAGE_BYTES])));
+        let memory = Counting(Box::new([7; PAGE_BYTES]));
         let base = memory.base();
         let window = Pool::window(Box::new(memory), 1);
         assert!(window.alloc().is_none());

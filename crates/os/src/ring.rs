@@ -7,16 +7,32 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::{io, time};
 
-/// Largest single buffer that the kernel registers (io_uring_register(2)).
-const REGISTERED_BYTES_MAX: usize = 1 << 30;
+/// Memory is registered in parts of this size, each when it is first used: the kernel keeps what is registered in memory.
+const PART_BYTES: usize = 2 << 20;
+/// Buffers that a ring can have (io_uring_register(2)). Parts of more memory are larger.
+const PARTS_MAX: usize = 1 << 14;
 
 /// Submission and completion queue of one thread.
 pub struct Ring {
     ring: IoUring,
     /// Entries in the submission queue that the kernel does not have yet.
     unsubmitted: usize,
-    /// Memory that the kernel knows.
-    registered: Range<usize>,
+    known: Option<Known>,
+}
+
+/// Memory of which the kernel knows the parts that were used.
+struct Known {
+    memory: Range<usize>,
+    part_bytes: usize,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Unused,
+    Registered,
+    /// The limit on locked memory (RLIMIT_MEMLOCK) forbids it.
+    Refused,
 }
 
 impl Ring {
@@ -30,7 +46,7 @@ impl Ring {
         Ok(Self {
             ring,
             unsubmitted: 0,
-            registered: 0..0,
+            known: None,
         })
     }
 
@@ -49,7 +65,7 @@ impl Ring {
         let moved = ring.map(|ring| Self {
             ring,
             unsubmitted: 0,
-            registered: 0..0,
+            known: None,
         });
         match descriptors.contains(&high) {
             true => moved,
@@ -62,28 +78,51 @@ impl Ring {
         self.ring.as_raw_fd()
     }
 
-    /// Tells the kernel of memory, so that it need not look up the pages of each entry. Nothing where the limit on
-    /// locked memory (RLIMIT_MEMLOCK) forbids it.
+    /// Lets the kernel know memory by and by, so that it need not look up the pages of each entry.
     ///
     /// # Safety
     /// The memory outlives the ring's entries.
     pub unsafe fn register(&mut self, base: *mut u8, bytes: usize) {
-        let buffer = |start: usize| libc::iovec {
-            iov_base: base.wrapping_add(start).cast(),
-            iov_len: (bytes - start).min(REGISTERED_BYTES_MAX),
-        };
-        let buffers: Vec<_> = (0..bytes).step_by(REGISTERED_BYTES_MAX).map(buffer).collect();
-        // SAFETY: by this function's contract.
-        let told = !buffers.is_empty() && unsafe { self.ring.submitter().register_buffers(&buffers) }.is_ok();
-        if told {
-            self.registered = base as usize..base as usize + bytes;
-        }
+        let part_bytes = PART_BYTES.max(bytes.div_ceil(PARTS_MAX).next_power_of_two());
+        let count = bytes.div_ceil(part_bytes);
+        // Linux 5.19; before, the kernel looks the pages up.
+        let is_possible = count > 0
+            && self
+                .ring
+                .submitter()
+                .register_buffers_sparse(count as u32)
+                .is_ok();
+        self.known = is_possible.then(|| Known {
+            memory: base as usize..base as usize + bytes,
+            part_bytes,
+            parts: vec![Part::Unused; count],
+        });
     }
 
     /// The registered buffer that holds a page at `at`.
-    pub fn buffer_of(&self, at: *const u8) -> Option<u16> {
-        let is_known = self.registered.contains(&(at as usize));
-        is_known.then(|| ((at as usize - self.registered.start) / REGISTERED_BYTES_MAX) as u16)
+    pub fn buffer_of(&mut self, at: *const u8) -> Option<u16> {
+        let is_known = |known: &&mut Known| known.memory.contains(&(at as usize));
+        let known = self.known.as_mut().filter(is_known)?;
+        let index = (at as usize - known.memory.start) / known.part_bytes;
+        let part = &mut known.parts[index];
+        if *part == Part::Unused {
+            let start = known.memory.start + index * known.part_bytes;
+            let buffer = libc::iovec {
+                iov_base: start as *mut libc::c_void,
+                iov_len: known.part_bytes.min(known.memory.end - start),
+            };
+            // SAFETY: by the contract of `register`.
+            let told = unsafe {
+                let submitter = self.ring.submitter();
+                submitter.register_buffers_update(index as u32, &[buffer], None)
+            };
+            *part = if told.is_ok() {
+                Part::Registered
+            } else {
+                Part::Refused
+            };
+        }
+        (*part == Part::Registered).then_some(index as u16)
     }
 
     /// Queues an entry.
@@ -169,5 +208,31 @@ impl Ring {
     /// Never closes the ring: the kernel has something of it for ever, or its descriptor is another file's by now.
     pub fn leak(self) {
         std::mem::forget(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_registered_memory_has_a_buffer() {
+        // A kernel without rings has nothing to test.
+        let Ok(mut ring) = Ring::new(2) else { return };
+        let memory = vec![0u8; 2 * PART_BYTES + 4096];
+        let end = PART_BYTES + 4096;
+        assert_eq!(ring.buffer_of(memory.as_ptr()), None);
+        // SAFETY: the ring has no entries.
+        unsafe { ring.register(memory.as_ptr().cast_mut(), end) };
+        for (at, expected) in [
+            (0, Some(0)),
+            (PART_BYTES - 1, Some(0)),
+            (PART_BYTES, Some(1)),
+            (end, None),
+        ] {
+            let buffer = ring.buffer_of(memory[at..].as_ptr());
+            // Where the limit on locked memory forbids it there is none.
+            assert!(buffer == expected || buffer.is_none(), "{at}: {buffer:?}");
+        }
     }
 }

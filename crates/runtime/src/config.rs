@@ -9,7 +9,7 @@ use host::target::{ClassRules, Config};
 pub struct CoreConfig {
     /// Processor to pin the thread to; `None` leaves it to the scheduler.
     pub cpu: Option<usize>,
-    /// Whose turn it is, and how much a turn does; the core's pages, shared by its hosts, are all reserved at start. When
+    /// Whose turn it is, and how much a turn does; the core's pages, shared by its hosts, are as many as at start. When
     /// no page is left, connections are not read and arriving pages are dropped, until some are returned. Every host's
     /// socket holds 64 of them.
     pub target: Config,

@@ -272,7 +272,7 @@ impl Slot {
     }
 
     /// The kernel's form of the request.
-    fn entry(&mut self, file: &MediaFile, ring: &Ring, zero: &Page) -> squeue::Entry {
+    fn entry(&mut self, file: &MediaFile, ring: &mut Ring, zero: &Page) -> squeue::Entry {
         let first = &self.ops[0];
         let (kind, offset, length) = (first.kind, first.offset, self.length());
         let fd = types::Fd(file.descriptor(offset, length));

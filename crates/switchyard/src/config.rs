@@ -200,7 +200,7 @@ pub struct Options {
     /// Pin each thread to a processor [default: false]
     #[arg(long, value_name = "BOOL")]
     pub pin: Option<bool>,
-    /// Payload memory of each thread, reserved at start [default: 256MiB]
+    /// Payload memory of each thread at most [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub pool: Option<Size>,
     /// Time that a thread polls after work before it sleeps, in µs [default: 50]

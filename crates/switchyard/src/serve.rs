@@ -80,7 +80,7 @@ pub struct ServeArgs {
     /// Refuse writes, trims and zeroes
     #[arg(long)]
     pub read_only: bool,
-    /// Payload memory per core, reserved at start
+    /// Payload memory per core at most
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub pool: Size,
     /// Connections per core; the core closes any more at once

@@ -81,7 +81,7 @@ pub struct NodeArgs {
     /// Effect of collection on other requests [default: preemptible]
     #[arg(long, value_name = "MODE")]
     pub gc_mode: Option<Collecting>,
-    /// Payload memory, reserved at start [default: 256MiB]
+    /// Payload memory at most [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub pool: Option<Size>,
     /// Time that the thread polls after work before it sleeps, in µs [default: 50]
