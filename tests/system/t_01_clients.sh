@@ -1,7 +1,7 @@
 #!/bin/bash
 # Ordinary clients over a whole rack: every byte they wrote comes back, before and after a clean restart.
 source "$(dirname "$0")/lib.sh"
-need nbdinfo nbdcopy qemu-img fio jq mkfs.ext4 e2fsck debugfs curl
+need nbdinfo nbdcopy qemu-img fio jq mkfs.ext4 e2fsck debugfs curl python3
 
 start_rack "$work/rack" --size 512MiB --demo 256MiB
 [[ $(jq -r '.volumes[0].uri' "$work/rack.json") == "$URI" ]] || fail "the JSON line names another URI"
@@ -34,6 +34,22 @@ for stage in net queue gc_wait device return; do
     grep -q "stage=\"$stage\"" "$work/metrics" || fail "/metrics lacks the stage $stage"
 done
 "$SWITCHYARD" top --control "$CONTROL" --count 1 --interval 0.2 --json | jq -e '.seconds > 0' >/dev/null
+
+echo "· hundreds of clients at once, and no more than it takes"
+# greeted: how many of 1,100 clients that stay are greeted.
+greeted() {
+    python3 -c 'import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+clients = [socket.create_connection(("127.0.0.1", int(sys.argv[1])), 10) for _ in range(1100)]
+def greets(client):
+    try:
+        return client.recv(8) == b"NBDMAGIC"
+    except ConnectionResetError:
+        return False
+print(sum(greets(client) for client in clients))' "$nbd_port"
+}
+# An address leaves the last eighth of 1,024 to others.
+[[ $(greeted) == 896 ]] || fail "not 896 of 1,100 clients are taken"
 
 echo "· a rack without a terminal outlives SIGHUP"
 kill -HUP "$rack_pid"

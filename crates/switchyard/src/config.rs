@@ -203,6 +203,9 @@ pub struct Options {
     /// Payload memory of each thread at most [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
     pub pool: Option<Size>,
+    /// Connections of clients; any more are closed at once [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub connections: Option<u16>,
     /// Time that a thread polls after work before it sleeps, in µs [default: 50]
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
@@ -266,6 +269,7 @@ impl Options {
             cores,
             pin,
             pool,
+            connections,
             spin_us,
             request_timeout_s,
             rebuild_after_s,
@@ -342,6 +346,8 @@ pub struct Config {
     pub pin: bool,
     /// Pages of a thread's pool.
     pub pool_pages: usize,
+    /// Connections of clients.
+    pub connections: u16,
     /// Polling after work.
     pub spin: Duration,
     /// Age at which a request fails.
@@ -392,6 +398,9 @@ fn within<T: PartialOrd + std::fmt::Display + Copy>(
 pub fn default_dir() -> PathBuf {
     std::env::var_os("SWITCHYARD_DIR").map_or_else(|| "rack-data".into(), PathBuf::from)
 }
+
+/// More connections would need more places for requests than a core has.
+const CONNECTIONS_MAX: u16 = 16_384;
 
 /// Where the commands and Prometheus connect by default.
 pub const CONTROL: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9180));
@@ -460,6 +469,12 @@ impl Config {
             cores,
             pin: options.pin.unwrap_or(false),
             pool_pages,
+            connections: within(
+                "connections",
+                options.connections.unwrap_or(1024),
+                1,
+                CONNECTIONS_MAX,
+            )?,
             spin: Duration::from_micros(within("spin_us", options.spin_us.unwrap_or(50), 0, 1_000_000)?),
             request_timeout: request_timeout(options.request_timeout_s)?,
             heal: heal(options.rebuild_after_s)?,
@@ -488,14 +503,14 @@ impl Config {
         Addr::new([127, 0, 0, 1], self.rack_port + place)
     }
 
-    /// How a core is set up; `index` counts the cores.
+    /// How a core is set up; `index` counts the cores. Clients are at the first one.
     pub fn core(&self, index: usize) -> runtime::CoreConfig {
         let cpus = runtime::cpu::allowed();
-        runtime::CoreConfig {
-            cpu: self.pin.then(|| cpus[index % cpus.len()]),
-            media_limit: self.media_timeout,
-            ..runtime::CoreConfig::with(self.pool_pages, self.spin)
-        }
+        let mut core = runtime::CoreConfig::with(self.pool_pages, self.spin);
+        core.cpu = self.pin.then(|| cpus[index % cpus.len()]);
+        core.media_limit = self.media_timeout;
+        core.target.connections_max = if index == 0 { self.connections.into() } else { 1 };
+        core
     }
 
     /// How a node is set up.

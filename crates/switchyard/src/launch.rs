@@ -70,6 +70,34 @@ pub fn allow_files(wanted: u64) -> u64 {
     }
 }
 
+/// Open files of a medium: two ways to it.
+pub const FILES_OF_MEDIUM: u64 = 2;
+
+/// Open files of a core: its ring, its poller, its mailbox, and the spare.
+pub const FILES_OF_CORE: u64 = 8;
+
+/// Connections of clients for each of those cores that have them, as far as this process may have open files for them beside `others`.
+pub fn connections(wanted: u16, others: u64, cores: u64, says: &Says) -> anyhow::Result<u16> {
+    const FILES_OF_PROCESS: u64 = 64;
+    let others = FILES_OF_PROCESS + FILES_OF_CORE * cores + others;
+    let allowed = allow_files(others + cores * u64::from(wanted));
+    let room = allowed.saturating_sub(others) / cores;
+    let connections = wanted.min(u16::try_from(room).unwrap_or(wanted));
+    if connections == 0 {
+        bail!(
+            "this process may have {allowed} open files, and needs {}: raise `ulimit -n`",
+            others + cores
+        );
+    }
+    if connections < wanted {
+        says.note(&format!(
+            "--connections is {connections}, not {wanted}: this process may have {allowed} open files. Raise `ulimit -Hn` \
+             for more"
+        ));
+    }
+    Ok(connections)
+}
+
 /// Handles signals from now on.
 pub fn signals() -> anyhow::Result<Signals> {
     let (sender, received) = channel();

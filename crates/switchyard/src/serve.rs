@@ -684,44 +684,25 @@ fn subsystems(args: &ServeArgs, volumes: &[LocalVolume], uuids: &[Uuid]) -> anyh
 }
 
 /// Connections per core, as far as the pool has room for each to have a page under way and another one to come.
-fn connections_of_pool(args: &ServeArgs, says: &Says) -> u64 {
+fn connections_of_pool(args: &ServeArgs, says: &Says) -> u16 {
     let room = args.pool.0 / 4 / (2 * PAGE_BYTES as u64);
-    let wanted = u64::from(args.connections);
-    if room < wanted {
+    let wanted = args.connections;
+    if room < wanted.into() {
         says.note(&format!(
             "--connections is {room}, not {wanted}: --pool {} has room for no more",
             args.pool
         ));
     }
-    room.min(wanted)
+    wanted.min(u16::try_from(room).unwrap_or(wanted))
 }
 
-/// Connections per core, as far as this process may have open files for them.
+/// Connections per core, as far as there is memory and this process may have open files for them.
 fn connections(args: &ServeArgs, says: &Says) -> anyhow::Result<usize> {
-    /// Of a core: its ring, its poller, its mailbox, and the spare. Of a medium: two ways to it.
-    const FILES_OF_CORE: u64 = 8;
-    const FILES_OF_MEDIUM: u64 = 2;
-    const FILES_OF_PROCESS: u64 = 64;
     let cores = args.cores.as_ref().map_or(1, |cpus| cpus.0.len()) as u64;
     let listeners = (args.nbd.len() + args.nvme.len() + 1) as u64;
-    let others =
-        FILES_OF_PROCESS + FILES_OF_CORE * cores + FILES_OF_MEDIUM * args.media.len() as u64 + listeners;
-    let wanted = u64::from(args.connections).min(connections_of_pool(args, says));
-    let allowed = launch::allow_files(others + cores * wanted);
-    let connections = wanted.min(allowed.saturating_sub(others) / cores);
-    if connections == 0 {
-        bail!(
-            "this process may have {allowed} open files, and needs {}: raise `ulimit -n`",
-            others + cores
-        );
-    }
-    if connections < wanted {
-        says.note(&format!(
-            "--connections is {connections}, not {wanted}: this process may have {allowed} open files. Raise `ulimit -Hn` \
-             for more"
-        ));
-    }
-    Ok(connections as usize)
+    let others = launch::FILES_OF_MEDIUM * args.media.len() as u64 + listeners;
+    let connections = launch::connections(connections_of_pool(args, says), others, cores, says)?;
+    Ok(connections.into())
 }
 
 fn start(

@@ -71,6 +71,9 @@ pub struct GatewayArgs {
     /// Copies of a volume that `volume create` makes without --replicas [default: 2]
     #[arg(long, value_name = "N")]
     pub replicas: Option<u8>,
+    /// Connections of clients; any more are closed at once [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub connections: Option<u16>,
     /// Seconds until an unanswered request of a client fails [default: 30]
     #[arg(long, value_name = "S")]
     pub request_timeout_s: Option<u64>,
@@ -95,6 +98,7 @@ impl GatewayArgs {
             control: self.control,
             demo: self.demo,
             replicas: self.replicas,
+            connections: self.connections,
             request_timeout_s: self.request_timeout_s,
             rebuild_after_s: self.rebuild_after_s,
             reads: self.reads,
@@ -108,7 +112,8 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
     let says = Says { json: args.json };
     let signals = launch::signals()?;
     let (addr, tors) = (reachable("listen", args.listen)?, tors(&args.tors)?);
-    let config = Config::new(args.options())?;
+    let mut config = Config::new(args.options())?;
+    config.connections = launch::connections(config.connections, 0, 1, &says)?;
     let dir = DataDir::lock(&config.dir)?;
     let Records {
         registry,

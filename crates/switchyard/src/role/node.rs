@@ -119,6 +119,8 @@ impl NodeArgs {
             gc: self.gc,
             gc_mode: self.gc_mode,
             pool: self.pool,
+            // Clients are at gateways.
+            connections: Some(1),
             spin_us: self.spin_us,
             media_timeout_s: self.media_timeout_s,
             copy_mib_per_s: self.copy_mib_per_s,

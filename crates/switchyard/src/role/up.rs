@@ -44,8 +44,11 @@ pub struct UpArgs {
 
 /// Runs until a signal.
 pub fn run(args: UpArgs) -> anyhow::Result<()> {
-    let config = Config::new(args.options.with_file(args.config.as_deref())?)?;
+    let mut config = Config::new(args.options.with_file(args.config.as_deref())?)?;
     let says = Says { json: args.json };
+    // A node has a medium, and perhaps a core of its own. Clients are at one core.
+    let files = (launch::FILES_OF_MEDIUM + launch::FILES_OF_CORE) * u64::from(config.nodes);
+    config.connections = launch::connections(config.connections, files, 1, &says)?;
     let signals = launch::signals()?;
     let (dir, mut registry, session) = storage(&config)?;
     let control = server::bind(config.control)?;
