@@ -634,7 +634,7 @@ fn files_of_a_running_program_are_copied_as_they_were_at_one_moment() {
         let id = journal.open_file(file.as_raw_fd(), true);
         id.expect("open").expect("regular")
     });
-    let is_over = AtomicBool::new(false);
+    let (is_over, is_slow) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             // Each round is in the old file before it is in the new one.
@@ -655,6 +655,9 @@ fn files_of_a_running_program_are_copied_as_they_were_at_one_moment() {
                 if is_over.load(Ordering::Relaxed) {
                     return;
                 }
+                if is_slow.load(Ordering::Relaxed) {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
             }
         });
         let _end = End(&is_over);
@@ -665,8 +668,13 @@ fn files_of_a_running_program_are_copied_as_they_were_at_one_moment() {
                 .collect()
         };
         let (mut seen, mut last) = (0, 0);
-        for _ in 0..5 {
+        for _ in 0..10 {
             let exported = export(&area, &copies);
+            // On a busy machine the program may be too fast for a copy: it writes less then, as the error says.
+            if matches!(exported, Err(FilesError::Changing)) {
+                is_slow.store(true, Ordering::Relaxed);
+                continue;
+            }
             let [old, new] = ["old", "new"].map(|it| {
                 copies
                     .join(directory.strip_prefix("/").expect("absolute"))
@@ -691,6 +699,9 @@ fn files_of_a_running_program_are_copied_as_they_were_at_one_moment() {
             }
             assert!(last <= *round, "time goes on");
             (seen, last) = (seen + 1, *round);
+            if seen == 2 {
+                break;
+            }
         }
         assert!(seen > 0, "the area had both files once");
     });

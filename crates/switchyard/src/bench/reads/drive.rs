@@ -428,7 +428,7 @@ mod tests {
         let (keys, draws) = (1000, 100_000);
         let zeta: f64 = (1..=keys).map(|rank| (rank as f64).powf(-EXPONENT)).sum();
         let text = format!(
-            r#"{{"system":"it","dir":".","keys":{keys},"bytes":100,"cache_bytes":0,"load":false,"distribution":"zipfian",
+            r#"{{"system":"it","dir":".","keys":{keys},"bytes":100,"cache_bytes":0,"memory_bytes":0,"load":false,"distribution":"zipfian",
             "threads":[1],"works":["point"],"seconds":1,"warm_seconds":0,"seed":1,"cage":null}}"#
         );
         let popularity = Popularity::new(&Plan::enter(&text).expect("a plan"));
