@@ -862,12 +862,12 @@ impl Unit {
         &self.leases
     }
 
-    /// True if a page can be given to a member that joins, or asked for to join.
-    pub(super) fn wants_copy(&self) -> bool {
+    /// True if a page can be given to a member that joins, or asked for to join; without room, too, if it is owed.
+    pub(super) fn wants_copy(&self, is_owed: bool) -> bool {
         // Between where write-back begins and a full cache, so that clients' writes find room.
         let room = self.config.cache_pages as f64 * (1.0 + self.config.dirty_ratio_low) / 2.0;
         let has_room = || (self.dirty_pages() as f64) < room;
-        !self.copies.is_empty() || self.replica.wants_page() && has_room()
+        !self.copies.is_empty() || self.replica.wants_page() && (is_owed || has_room())
     }
 
     /// Gives or asks for one page, as [`wants_copy`](Unit::wants_copy) says.

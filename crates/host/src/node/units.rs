@@ -139,7 +139,7 @@ impl Units {
             let times = slot.unit.copies.take_times();
             times.for_each(|took| self.pace.note(now, took));
         }
-        if slot.unit.wants_copy() {
+        if slot.unit.wants_copy(true) {
             self.copy(now);
         }
     }
@@ -147,7 +147,13 @@ impl Units {
     /// Copies as much as may be copied now, a page of each vSSD after the other.
     fn copy(&mut self, now: Instant) {
         self.copy_at = None;
-        while let Some(index) = self.next_copier() {
+        loop {
+            let is_owed = self.pace.owes(now);
+            let Some(index) = self.next_copier(is_owed) else {
+                // What has no room goes on when it is owed.
+                self.copy_at = self.next_copier(true).map(|_| self.pace.owed_at());
+                return;
+            };
             if !self.pace.take(now) {
                 self.copy_at = Some(self.pace.ready_at(now));
                 return;
@@ -157,13 +163,13 @@ impl Units {
         }
     }
 
-    fn next_copier(&self) -> Option<usize> {
+    fn next_copier(&self, is_owed: bool) -> Option<usize> {
         let count = self.slots.len();
         let mut all = (0..count).map(|nth| (self.copier + nth) % count);
         all.find(|index| {
             self.slots[*index]
                 .as_ref()
-                .is_some_and(|slot| slot.unit.wants_copy())
+                .is_some_and(|slot| slot.unit.wants_copy(is_owed))
         })
     }
 
