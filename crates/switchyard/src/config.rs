@@ -425,16 +425,7 @@ impl Config {
         let cores = within("cores", options.cores.unwrap_or(1), 1, 1 + usize::from(nodes))?;
         let rack_port = options.rack_port.unwrap_or(base::limits::RACK_PORT);
         within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 2)?;
-        let pool = options.pool.unwrap_or(Size(256 << 20));
-        let pool_pages_min = (64 * (usize::from(nodes) + 3) + 4096) as u64;
-        if pool.0 < pool_pages_min * PAGE_BYTES as u64 {
-            let why = format!(
-                "sockets and requests need at least {}",
-                Size(pool_pages_min * PAGE_BYTES as u64)
-            );
-            return Err(refuse("pool", pool, &why));
-        }
-        let pool_pages = (pool.0 / PAGE_BYTES as u64) as usize;
+        let pool_pages = pool_pages(options.pool, nodes)?;
         let (policy, shaping) = (policy(&options)?, shaping(&options)?);
         let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1))
             * shape.channels.max(shape.chips) as usize;
@@ -680,6 +671,16 @@ pub fn timing(name: &str) -> anyhow::Result<Timing> {
         refuse("timing", name, &why)
     })?;
     Timing::parse(&text).map_err(|error| refuse("timing", name, &error.to_string()))
+}
+
+fn pool_pages(pool: Option<Size>, nodes: u8) -> anyhow::Result<usize> {
+    let pool = pool.unwrap_or(Size(256 << 20));
+    let least = Size((64 * (u64::from(nodes) + 3) + 4096) * PAGE_BYTES as u64);
+    if pool.0 < least.0 {
+        let why = format!("sockets and requests need at least {least}");
+        return Err(refuse("pool", pool, &why));
+    }
+    Ok((pool.0 / PAGE_BYTES as u64) as usize)
 }
 
 /// The caches of all vSSDs together leave half the pool to packets and requests.
