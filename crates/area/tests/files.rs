@@ -656,7 +656,7 @@ fn files_of_a_running_program_are_copied_as_they_were_at_one_moment() {
                     return;
                 }
                 if is_slow.load(Ordering::Relaxed) {
-                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    std::thread::park_timeout(std::time::Duration::from_millis(1));
                 }
             }
         });
