@@ -1,5 +1,5 @@
-//! What fits a datagram on its way to another host. A longer one would be cut by the kernel, and a lost piece would keep the others
-//! in the receiver's memory for half a minute (`net.ipv4.ipfrag_time`).
+//! The room of a datagram on its way to another host. The kernel would cut a longer one. If a piece is lost, the receiver keeps the others
+//! in memory for half a minute (`net.ipv4.ipfrag_time`).
 
 use crate::poller::check;
 use crate::sync::now;
@@ -36,8 +36,11 @@ struct Path {
 impl Paths {
     /// The parts in which a payload of `length` bytes goes to `to`.
     pub fn parts(&mut self, to: Addr, length: usize) -> impl Iterator<Item = Part> + use<> {
-        let fits = length <= ROOM_MIN || length <= room(self.mtu(to));
-        Part::all(length, if fits { length } else { room(self.mtu(to)) })
+        let room = match length {
+            ..=ROOM_MIN => ROOM_MIN,
+            _ => room(self.mtu(to)),
+        };
+        Part::all(length, room)
     }
 
     /// A path that turned out to be too narrow for a page.

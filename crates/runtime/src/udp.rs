@@ -11,7 +11,7 @@
 //!
 //! Sending: packets are collected and handed to the kernel in one call; the collected payloads are held until then.
 //! A full send buffer drops the rest of the batch, as a full switch port would. A packet that is longer than its path's datagrams
-//! goes in parts, each of which takes a place in the batch. What has come of a packet stays in the page that its first part came in.
+//! goes in parts, each of which takes a place in the batch. The parts that have come stay in the page of the first of them.
 //!
 //! Invariants: the iovecs of slot `i` point at `headers[i]` and at the bytes of `pages[i]`, for `i < posted`
 //! (receiving) or `i < count` (sending). The boxed arrays never move.
@@ -374,11 +374,10 @@ impl ReceiveBatch {
         counters: &Counters,
     ) -> Result<Option<Packet>, Refused> {
         let length = header.length as usize;
-        let range = part.range(length);
         let mut chunk = [0; PAYLOAD_BYTES_MAX];
-        let chunk = &mut chunk[..range.len()];
+        let chunk = &mut chunk[..part.range(length).len()];
         self.copy(index, chunk);
-        if self.parts.payload(&header).is_none() {
+        if !self.parts.knows(&header) {
             let payload = match header.carries_page() {
                 true => Payload::Page(self.take_page(index)?),
                 false => Payload::Record(vec![0; length].into()),
@@ -387,12 +386,7 @@ impl ReceiveBatch {
                 counters.packets_incomplete.bump();
             }
         }
-        match self.parts.payload(&header) {
-            Some(Payload::Page(page)) => page.with_mut(|bytes| bytes[range].copy_from_slice(chunk)),
-            Some(Payload::Record(record)) => record[range].copy_from_slice(chunk),
-            Some(Payload::None) | None => unreachable!("a packet in parts has a payload"),
-        }
-        Ok(self.parts.note(&header, part))
+        Ok(self.parts.take(&header, part, chunk))
     }
 }
 

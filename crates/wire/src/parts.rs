@@ -32,10 +32,9 @@ impl Assembler {
         }
     }
 
-    /// Where the bytes of the header's packet belong, if a part of it has come before.
-    pub fn payload(&mut self, header: &Header) -> Option<&mut Payload> {
-        let index = self.find(header)?;
-        Some(&mut self.waiting[index].payload)
+    /// True if a part of the header's packet has come before.
+    pub fn knows(&self, header: &Header) -> bool {
+        self.find(header).is_some()
     }
 
     /// Makes room for the header's packet, of which no part has come yet, in `payload`. True if another packet went for it.
@@ -52,10 +51,16 @@ impl Assembler {
         is_full
     }
 
-    /// The part's bytes are in the payload: the packet, if it was the last one.
-    pub fn note(&mut self, header: &Header, part: Part) -> Option<Packet> {
+    /// Takes a part of a packet that was begun, with its bytes; the packet, if it was the last one.
+    pub fn take(&mut self, header: &Header, part: Part, bytes: &[u8]) -> Option<Packet> {
         let index = self.find(header)?;
         let waiting = &mut self.waiting[index];
+        let range = part.range(header.length as usize);
+        match &mut waiting.payload {
+            Payload::Page(page) => page.with_mut(|page| page[range].copy_from_slice(bytes)),
+            Payload::Record(record) => record[range].copy_from_slice(bytes),
+            Payload::None => unreachable!("a packet in parts has a payload"),
+        }
         waiting.have |= 1 << part.number();
         waiting.header.lat_ns = waiting.header.lat_ns.max(header.lat_ns);
         let all = (2 << part.further()) - 1;
@@ -104,15 +109,10 @@ mod tests {
             ..sent.header
         };
         let length = header.length as usize;
-        let range = part.range(length);
-        if assembler.payload(&header).is_none() {
+        if !assembler.knows(&header) {
             let _ = assembler.begin(header, Payload::Record(vec![0; length].into()));
         }
-        let Some(Payload::Record(bytes)) = assembler.payload(&header) else {
-            panic!("it has room for a record");
-        };
-        bytes[range.clone()].copy_from_slice(&sent.record()[range]);
-        assembler.note(&header, part)
+        assembler.take(&header, part, &sent.record()[part.range(length)])
     }
 
     proptest! {
