@@ -48,7 +48,7 @@ const GROW_ALONE: f64 = 2.0;
 /// The rate is at most so many times what was copied.
 const AHEAD: f64 = 2.0;
 
-/// What an operator sets.
+/// An operator's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cap {
     /// Bytes a second that a node gives and takes at most, each page counted once; none for no cap.
@@ -108,7 +108,7 @@ impl Times {
     }
 }
 
-/// What a node is at.
+/// The occupation of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing is copied.

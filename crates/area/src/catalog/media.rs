@@ -380,8 +380,8 @@ impl CatalogMedia {
         state.unwrap_or_else(|error| error.kind() != io::ErrorKind::NotFound)
     }
 
-    /// Gives an area the size that the table says, so that whoever has it open sees all of it: one that has grown, and a file that its
-    /// holder has cut or extended, with all of its space. After a reboot a partition is made anew. True if a file had another size.
+    /// Gives an area the size that the table says, so that its holder sees all of it. The area may have grown, or its holder may have cut
+    /// or extended the file. After a reboot a partition is made anew. True if a file had another size.
     pub fn tend(&self, id: AreaId, extent: Extent) -> io::Result<bool> {
         let dir = match &self.kind {
             Kind::Directory(dir) => dir,

@@ -63,7 +63,7 @@ pub struct Unit {
     predict_write: Predictor,
     /// Writes that wait for room in the cache; more are dropped and come again.
     backlog: Backlog,
-    /// What members that join have asked for.
+    /// Requests of members that join.
     pub(super) copies: Copies,
     /// Clients' reads that the flash has.
     reads_in_flight: usize,

@@ -1,5 +1,5 @@
-//! What a vSSD gives to members of its set that join, and what its clients notice of that: its node decides how fast it
-//! goes on ([`rack::pace`]).
+//! A vSSD gives pages to members of its set that join, and notes how long its clients' operations take meanwhile. Its node decides
+//! by that how fast it goes on ([`rack::pace`]).
 
 use base::{Duration, Instant};
 use smallvec::SmallVec;
@@ -50,7 +50,7 @@ impl Copies {
         !self.times.is_empty()
     }
 
-    /// What clients' operations took since the last call.
+    /// Times of clients' operations since the last call.
     pub(in crate::node) fn take_times(&mut self) -> impl Iterator<Item = Duration> {
         self.times.drain(..)
     }

@@ -1,4 +1,4 @@
-//! What a vSSD waits for.
+//! Work of a vSSD that waits for its medium.
 
 use base::{Instant, Lpn, Version};
 use rack::replica::{Fetch, Persist};
