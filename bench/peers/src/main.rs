@@ -26,9 +26,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// LMDB's map, and room enough for any run.
 const MAP_BYTES: usize = 8 << 30;

@@ -144,7 +144,10 @@ pub fn run(plan: &Plan, engine: &dyn Engine) -> anyhow::Result<()> {
     };
     let threads_max = plan.threads.iter().copied().max().unwrap_or(1);
     measure(&warm, engine, &popularity, (Work::Point, threads_max), 0)?;
-    let cases = plan.works.iter().flat_map(|&work| plan.threads.iter().map(move |&it| (work, it)));
+    let cases = plan
+        .works
+        .iter()
+        .flat_map(|&work| plan.threads.iter().map(move |&it| (work, it)));
     for (number, case) in (1..).zip(cases) {
         if case.0 == Work::Mix {
             // What the writers before left to be merged is no part of this case.
