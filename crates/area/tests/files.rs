@@ -288,6 +288,35 @@ fn a_closed_file_with_two_names_loses_one_of_them() {
     journal.close().expect("all is synced");
 }
 
+/// bug: a file that was renamed, or linked, to the name of a removed one was removed by recovery. cause: recovery took it for an older state
+/// of the removed one. fix: the area forgets the removed one before, and the older file's time of change tells when it came there.
+#[test]
+fn a_file_with_the_name_of_a_removed_one_stays() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, image, path, old] = ["area", "image", "a-wal", "old"].map(|name| directory.join(name));
+    for links in [false, true] {
+        fs::write(&old, b"older").expect("a file");
+        let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("an area");
+        let (file, id) = followed(&journal, &path, b"data");
+        let remove = || i32::from(fs::remove_file(&path).is_err());
+        assert_eq!(journal.remove(id, remove).expect("removed"), 0);
+        let done = if links {
+            journal.link(&path, || i32::from(fs::hard_link(&old, &path).is_err()))
+        } else {
+            journal.rename(&old, &path, false, || i32::from(fs::rename(&old, &path).is_err()))
+        };
+        assert_eq!(done.expect("done"), 0);
+        assert_eq!(after_a_crash(&area, &image), Recovered::default());
+        assert_eq!(fs::read(&path).expect("it is there"), b"older");
+        drop(file);
+        journal.close_file(id);
+        journal.close().expect("all is synced");
+        drop(journal);
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
 /// The file system makes the other name durable, so it syncs the file itself, and the area has nothing of it.
 #[test]
 fn a_file_with_two_names_is_synced_with_both() {

@@ -6,7 +6,7 @@
 //! | `open` | open, creat, fopen, and their variants |
 //! | `write` | write, pwrite, writev, pwritev, truncation, allocation, mapping |
 //! | `sync` | fsync, fdatasync, sync_file_range, sync, syncfs |
-//! | `names` | rename, unlink, remove, chroot |
+//! | `names` | rename, link, unlink, remove, chroot |
 //! | `descriptors` | close, dup, fcntl |
 //! | `exec` | execve and its variants: the area has nothing of any file before |
 //! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |

@@ -95,6 +95,29 @@ pub unsafe extern "C-unwind" fn renameat(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn linkat(
+    from_directory: c_int,
+    from: *const c_char,
+    to_directory: c_int,
+    to: *const c_char,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    let make = || unsafe { real::linkat(from_directory, from, to_directory, to, flags) };
+    let known = present().and_then(|journal| Some((journal, inside(|| name(to_directory, to))?)));
+    match known {
+        Some((journal, to)) => answer(inside(|| journal.link(&to, make))),
+        None => make(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn link(from: *const c_char, to: *const c_char) -> c_int {
+    // SAFETY: the caller's arguments.
+    unsafe { linkat(libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::unlinkat(directory, path, flags) };

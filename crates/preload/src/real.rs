@@ -75,6 +75,7 @@ real! {
     fexecve(fd: c_int, values: *const *const c_char, environment: *const *const c_char) -> c_int;
     chroot(path: *const c_char) -> c_int;
     renameat2(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_uint) -> c_int;
+    linkat(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_int) -> c_int;
     unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
     remove(path: *const c_char) -> c_int;
     aio_write(request: *mut aiocb) -> c_int;

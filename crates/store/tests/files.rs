@@ -100,13 +100,21 @@ fn what_changed_after_the_claim_is_refused() {
     }
     let fresh = || description(true, false);
     assert_eq!(fate(fresh(), Present::Nothing, 0, 100), Fate::Rewrite);
-    assert_eq!(fate(fresh(), older, 100, 100), Fate::Rewrite);
-    for (present, changed_ns, names_ns) in [(Present::Nothing, 0, 101), (older, 101, 100), (older, 100, 101)]
-    {
+    assert_eq!(fate(fresh(), older, 2, 100), Fate::Rewrite);
+    for (present, changed_ns, names_ns) in [
+        (Present::Nothing, 0, 101),
+        (older, 101, 100),
+        (older, 2, 101),
+        // It changed after the fresh one was born, so it was not there before.
+        (older, 3, 100),
+    ] {
         let late = fate(fresh(), present, changed_ns, names_ns);
         assert!(matches!(late, Fate::Refuse(_)), "{late:?}");
     }
-    assert_eq!(fate(description(true, true), older, 101, 100), Fate::Gone);
+    assert_eq!(fate(description(true, true), older, 2, 100), Fate::Remove);
+    for changed_ns in [3, 101] {
+        assert_eq!(fate(description(true, true), older, changed_ns, 100), Fate::Gone);
+    }
 }
 
 /// bug: a file system was not mounted when an area recovered. Fresh files were made below the empty mount point, and removed ones counted

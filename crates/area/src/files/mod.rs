@@ -491,8 +491,10 @@ impl Journal {
     pub fn rename(&self, from: &Path, to: &Path, swaps: bool, make: impl Fn() -> i32) -> io::Result<i32> {
         let shared = &*self.shared;
         let (from, to) = (from.as_os_str().as_bytes(), to.as_os_str().as_bytes());
+        // Recovery must not take the file that comes to a name for an older state of one that was removed from there.
         let named = |state: &State| -> BTreeSet<FileId> {
-            let all = state.files.at(from).chain(state.files.at(to));
+            let names = [from, to].into_iter();
+            let all = names.flat_map(|name| state.files.at(name).chain(state.files.removed_at(name)));
             all.collect()
         };
         loop {
@@ -534,6 +536,18 @@ impl Journal {
             }
             return Ok(result);
         }
+    }
+
+    /// Makes another name of a file by `make`, which returns 0 if it did. A file that was removed from that name is forgotten before, as by
+    /// [`Journal::rename`].
+    pub fn link(&self, to: &Path, make: impl Fn() -> i32) -> io::Result<i32> {
+        let shared = &*self.shared;
+        let removed: Vec<_> = {
+            let state = shared.lock();
+            state.files.removed_at(to.as_os_str().as_bytes()).collect()
+        };
+        removed.into_iter().try_for_each(|id| shared.settle(id))?;
+        Ok(make())
     }
 
     /// The files go by their new names.

@@ -372,6 +372,14 @@ impl Files {
             .map(|(&id, _)| id)
     }
 
+    /// Files that were removed from `path`, and that the map describes as removed.
+    pub fn removed_at<'a>(&'a self, path: &'a [u8]) -> impl Iterator<Item = FileId> + 'a {
+        let was_there =
+            move |it: &File| it.description.is_removed && it.is_described && it.description.path == path;
+        let all = self.files.iter().filter(move |(_, it)| was_there(it));
+        all.map(|(&id, _)| id)
+    }
+
     /// `count` bytes at `offset` were written: the change to log with so many pieces, after the description if there is one. `None`
     /// if the log does not follow the file now. A write that begins beyond the file's end is not logged: what is before it is
     /// a hole, or somebody else's.

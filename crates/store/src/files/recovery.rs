@@ -63,8 +63,11 @@ impl Description {
         let is_intact = evidence.cache == Some(wanted.cache);
         let has_moved_on = evidence.changed_ns > claim.until_ns;
         let has_new_names = evidence.directory_changed_ns > claim.until_ns;
-        let is_older =
-            |it: Identity| self.is_fresh && it.born_ns < wanted.born_ns && !has_moved_on && !has_new_names;
+        // An older file that changed after this one was born came to the path later, as by a rename.
+        let came_later = evidence.changed_ns > wanted.born_ns;
+        let is_older = |it: Identity| {
+            self.is_fresh && it.born_ns < wanted.born_ns && !came_later && !has_moved_on && !has_new_names
+        };
         match evidence.present {
             Present::File(it) if is_intact && it.is_same_file(&wanted) => Fate::Complete,
             _ if is_intact => Fate::Gone,
