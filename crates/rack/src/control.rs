@@ -280,6 +280,9 @@ pub struct NodeStatus {
     /// Which vSSDs these are; `None` if they are too many for a packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roll: Option<Roll>,
+    /// Some of them, if they are too many for a packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roll_part: Option<RollPart>,
     /// Reads answered.
     pub reads: u64,
     /// Writes answered as coordinator.
@@ -329,6 +332,27 @@ pub struct Roll {
     /// Those that hear nothing of a peer, and which.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unheard: Vec<(u32, u32)>,
+}
+
+/// Some of the vSSDs of a node, in the order of their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollPart {
+    /// They are.
+    pub roll: Roll,
+    /// The number from which on the node was asked.
+    pub from: u32,
+    /// The number from which on there are more; 0 if there are not.
+    pub next: u32,
+}
+
+impl Roll {
+    /// Adds what another part tells.
+    pub fn extend(&mut self, other: Self) {
+        self.here.extend(other.here);
+        self.joining.extend(other.joining);
+        self.failed.extend(other.failed);
+        self.unheard.extend(other.unheard);
+    }
 }
 
 #[cfg(test)]

@@ -563,7 +563,7 @@ fn flash_shape(options: &Options) -> anyhow::Result<(Shape, Isolation)> {
     };
     let shape = Shape {
         channels: within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?,
-        chips: within("chips", options.chips.unwrap_or(chips), 1, 64)?,
+        chips: within("chips", options.chips.unwrap_or(chips), 1, 256)?,
     };
     Ok((shape, isolation))
 }
@@ -803,7 +803,7 @@ mod tests {
             ("timing = 'nope'", ["timing = nope", "p-ssd"]),
             ("durability = 'x'", ["durability = x", "media"]),
             ("isolation = 'x'", ["isolation = x", "software"]),
-            ("chips = 65", ["chips = 65", "1"]),
+            ("chips = 257", ["chips = 257", "1"]),
             ("demo = 100", ["demo = 100", "512"]),
             ("pool = '1MiB'", ["pool = 1 MiB", "at least"]),
             ("cache = '1GiB'", ["cache = 1 GiB", "half the pool"]),

@@ -39,6 +39,8 @@ pub struct World {
     pub writes_fail: bool,
     /// Who asks, and in which session.
     pub gateway: (Addr, u32),
+    /// Pages that were written to the medium.
+    pub writes: usize,
 }
 
 impl World {
@@ -48,8 +50,11 @@ impl World {
         medium
     }
 
-    pub fn start(mut medium: Vec<u8>) -> Self {
-        let pool = Pool::new(4096, SECTOR_BYTES);
+    pub fn start(medium: Vec<u8>) -> Self {
+        Self::start_with(medium, Pool::new(4096, SECTOR_BYTES))
+    }
+
+    pub fn start_with(mut medium: Vec<u8>, pool: Pool) -> Self {
         let config = NodeConfig::new(NodeId(1), addr(1), vec![addr(2)]);
         let node = Node::open(Instant::ZERO, config, pool.clone(), &mut medium).expect("opens");
         Self {
@@ -59,6 +64,7 @@ impl World {
             replies: Vec::new(),
             writes_fail: false,
             gateway: (addr(9), 1),
+            writes: 0,
         }
     }
 
@@ -121,7 +127,14 @@ impl World {
     }
 
     pub fn send(&mut self, packet: Packet) {
-        self.node.handle(Instant::ZERO, Input::Packet(packet));
+        self.send_all([packet]);
+    }
+
+    /// Packets that arrive together.
+    pub fn send_all(&mut self, packets: impl IntoIterator<Item = Packet>) {
+        for packet in packets {
+            self.node.handle(Instant::ZERO, Input::Packet(packet));
+        }
         self.settle();
     }
 
@@ -148,7 +161,10 @@ impl World {
     fn carry_out(&mut self, op: MediaOp) -> MediaDone {
         match op.kind {
             MediaKind::Write if self.writes_fail => op.done(Err(MediaError::Io)),
-            _ => execute(&mut self.medium, op),
+            kind => {
+                self.writes += usize::from(kind == MediaKind::Write);
+                execute(&mut self.medium, op)
+            }
         }
     }
 
