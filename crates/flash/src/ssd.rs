@@ -171,6 +171,14 @@ impl Ssd {
         Ok(ssd)
     }
 
+    /// The newest valid superblock; the medium is not changed.
+    ///
+    /// # Errors
+    /// As [`open`](Ssd::open).
+    pub fn look(medium: &dyn Device, page_bytes: usize) -> Result<Ssd, OpenError> {
+        Ok(Self::load(medium, page_bytes)?.0)
+    }
+
     /// The newest valid superblock, and whether both slots are valid.
     pub(crate) fn load(medium: &dyn Device, page_bytes: usize) -> Result<(Ssd, bool), OpenError> {
         check_page_bytes(page_bytes)?;
@@ -350,7 +358,7 @@ impl Ssd {
         taken.sort_unstable_by_key(|rows| rows.start);
         let mut free_from = 0;
         let mut gaps = Vec::with_capacity(taken.len() + 1);
-        for rows in taken.into_iter().chain([all..all]) {
+        for rows in taken.into_iter().chain(core::iter::once(all..all)) {
             if rows.start > free_from {
                 gaps.push(free_from..rows.start);
             }

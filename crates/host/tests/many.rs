@@ -34,6 +34,7 @@ fn open(vssd: u32, request: u64) -> Packet {
         rows: 1,
         membership: Membership::default(),
         terms: Terms::default(),
+        part: None,
     };
     let header = Header {
         source: addr(9),

@@ -4,6 +4,7 @@
 use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId};
 use rack::control::{Intent, NodeStatus, Open, Roll, Terms, emit_rack};
 use rack::membership::{Member, Membership};
+use rack::part::Part;
 use rack::registry::SetRecord;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
@@ -166,6 +167,7 @@ impl Control {
         set: &SetRecord,
         (vssd, node): (VssdId, NodeId),
         intent: Intent,
+        part: Option<Part>,
     ) {
         let leaving = set.leaving.map(|leaving| VssdId(leaving.vssd));
         let others = set
@@ -190,6 +192,7 @@ impl Control {
                 expels: set.expelling.is_some(),
                 yields: set.joining.is_some_and(|joining| joining.vssd == vssd.0),
             },
+            part,
         };
         self.ask(now, owner, vssd, node, Op::Open, open.emit());
     }

@@ -28,6 +28,7 @@ use rack::pace::{Cap, Pace};
 use rack::uplink::Uplink;
 use std::collections::VecDeque;
 use superblock::{Changes, Job, lead_of};
+use thiserror::Error;
 use tors::Tors;
 use units::Units;
 use uuid::Uuid;
@@ -102,13 +103,38 @@ impl NodeConfig {
 }
 
 /// The superblock's facts about a vSSD that is made.
-fn config_of_new(header: &Header, open: &Open) -> Config {
+fn config_of_new(node: NodeId, header: &Header, open: &Open) -> Config {
     Config {
         rack: open.rack,
         membership: open.membership.clone(),
         lead: Some(lead_of(header)),
         terms: open.terms,
+        node: Some(node),
+        part: open.part.clone(),
     }
+}
+
+/// Why a node does not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StartError {
+    /// The medium cannot be opened.
+    #[error(transparent)]
+    Medium(#[from] OpenError),
+    /// The medium is another node's: what is on it would be missing there, and be taken for lost.
+    #[error(
+        "the medium is that of node {}: put each node's own medium back, or use an empty one", .0.0
+    )]
+    OtherNode(NodeId),
+}
+
+/// The node whose vSSDs are on a medium, if any says so.
+fn node_of(medium: &dyn Device, page_bytes: usize) -> Result<Option<NodeId>, OpenError> {
+    let ssd = Ssd::look(medium, page_bytes)?;
+    let mut configs = ssd
+        .vssds()
+        .iter()
+        .filter_map(|entry| Config::parse(&entry.config));
+    Ok(configs.find_map(|config| config.node))
 }
 
 /// A storage server.
@@ -138,7 +164,10 @@ impl Node {
         config: NodeConfig,
         pool: Pool,
         medium: &mut dyn Device,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, StartError> {
+        if let Some(other) = node_of(medium, pool.page_bytes())?.filter(|node| *node != config.id) {
+            return Err(StartError::OtherNode(other));
+        }
         let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
         let mut node = Self {
             changes: Changes::new(SUPERBLOCK_ID, &pool, &ssd),
@@ -425,6 +454,13 @@ impl Node {
             Op::Open => self.open_vssd(now, &packet),
             Op::Delete => self.delete_vssd(now, header, parse_rack(packet.record())),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(now, &header),
+            Op::List => {
+                let inventory = roll::inventory(self.config.id, &self.ssd, &self.unreadable, header.vssd.0);
+                self.send(Packet::with_record(
+                    header.reply(Code::SoftOrOk),
+                    inventory.emit(),
+                ));
+            }
             _ => match self.units.index.get(&header.vssd.0) {
                 // Nothing is begun any more of what is being deleted.
                 Some(&index) if self.is_closing(index) => {}
@@ -537,8 +573,11 @@ impl Node {
         if !slot.unit.fence(&header) {
             return self.answer(&header, Code::Superseded);
         }
-        // One that an earlier version has made belongs to the rack that opens it.
-        let is_claimed = slot.unit.claim(open.rack);
+        if slot.unit.identity().config.is_of_other_set(&open) {
+            return self.answer(&header, Code::OtherSet);
+        }
+        // One that an earlier version has made belongs to the rack, and is part of the set, that opens it.
+        let is_claimed = slot.unit.config_mut().claim(&open, self.config.id);
         let lead = slot.unit.identity().config.lead;
         if slot.closing.is_none() && (is_claimed || lead.is_none_or(|lead| lead.addr != header.source)) {
             return self.change_lead(header);
@@ -554,6 +593,9 @@ impl Node {
             return self.change_members(now, header, open, index);
         } else if known.peers != open.membership.peers {
             return self.move_peers(header, open);
+        } else if slot.unit.config_mut().note_part(&open) {
+            self.changes.push(Job::Move(header));
+            return self.next_job();
         } else if changing
             || slot.unit.is_fenced()
             || open.intent != Intent::Prepare && !slot.unit.is_serving()
@@ -601,6 +643,7 @@ impl Node {
     fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
         let again = open.intent == Intent::TakeOver;
         self.units.with_unit(index, |unit, out| {
+            unit.config_mut().note_part(&open);
             unit.change_members(now, open.membership, again, open.terms, out)
         });
         self.tors.changed(now);
@@ -742,7 +785,7 @@ impl Node {
             // Whose blocks its group would have is not known.
             Job::Open(_, open) if open.rows > 0 && self.has_unreadable_group() => return false,
             Job::Open(header, open) => {
-                let (id, config) = (header.vssd, config_of_new(header, open).emit());
+                let (id, config) = (header.vssd, config_of_new(self.config.id, header, open).emit());
                 let created = match open.rows {
                     0 => self.ssd.create(id, open.channels, open.pages, config),
                     rows => self
@@ -818,7 +861,7 @@ impl Node {
             Job::Lead(header) => {
                 let index = self.units.index.get(&header.vssd.0).map(|&index| index as usize);
                 if let Some(slot) = index.and_then(|index| self.units.slots[index].as_mut()) {
-                    slot.unit.set_lead(lead_of(&header));
+                    slot.unit.config_mut().lead = Some(lead_of(&header));
                 }
                 self.answer(&header, Code::Busy);
             }
@@ -835,7 +878,7 @@ impl Node {
             .find(|entry| entry.id == header.vssd)
             .cloned();
         let entry = entry.expect("created before it was written");
-        let config_of_new = config_of_new(&header, &open);
+        let config_of_new = config_of_new(self.config.id, &header, &open);
         let config = self.vssd_config(&entry);
         let (pool, shared) = (self.pool.clone(), entry.isolation != Isolation::Hardware);
         let group = shared.then(|| self.units.group_on(&config, None));

@@ -1,7 +1,28 @@
-//! A node's status as records that fit packets: of many vSSDs a record tells some, and from which number on the next one goes.
+//! A node's vSSDs as records that fit packets: of many a record tells some, and from which number on the next one goes.
 
+use base::{NodeId, VssdId};
+use flash::{Isolation, Ssd, VssdEntry};
 use rack::control::{NodeStatus, Roll, RollPart};
+use rack::inventory::{Inventory, Listed};
 use wire::rack::PAYLOAD_BYTES_MAX;
+
+/// What the superblock has from this number on.
+pub(super) fn inventory(node: NodeId, ssd: &Ssd, unreadable: &[VssdId], from: u32) -> Inventory {
+    let mut entries: Vec<&VssdEntry> = ssd.vssds().iter().filter(|entry| entry.id.0 >= from).collect();
+    entries.sort_unstable_by_key(|entry| entry.id.0);
+    let listed = entries.into_iter().map(|entry| Listed {
+        vssd: entry.id,
+        pages: entry.logical_pages,
+        channels: entry.channels.count_ones() as u16,
+        rows: match entry.isolation {
+            Isolation::Hardware => 0,
+            Isolation::Software { count, .. } => count as u16,
+        },
+        is_unreadable: unreadable.contains(&entry.id),
+        config: entry.config.clone(),
+    });
+    Inventory::fitting(node, ssd.boot(), listed)
+}
 
 /// The record that tells of vSSDs from this number on.
 pub(super) fn emit(mut status: NodeStatus, from: u32) -> Vec<u8> {

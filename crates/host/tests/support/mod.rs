@@ -13,7 +13,7 @@ use rack::control::{Intent, Open, Terms};
 use rack::membership::Membership;
 use rack::registry::{ReplicaRecord, SetRecord, VolumeRecord};
 use uuid::Uuid;
-use wire::rack::{Code, Header, Op, Packet};
+use wire::rack::{Code, Header, Op, Packet, Payload};
 
 const GEOMETRY: Geometry = Geometry {
     channels: 2,
@@ -36,6 +36,8 @@ pub struct World {
     pub medium: Vec<u8>,
     pub node: Node,
     pub replies: Vec<Header>,
+    /// Of the replies that have one.
+    pub records: Vec<Vec<u8>>,
     pub writes_fail: bool,
     /// Who asks, and in which session.
     pub gateway: (Addr, u32),
@@ -62,6 +64,7 @@ impl World {
             medium,
             node,
             replies: Vec::new(),
+            records: Vec::new(),
             writes_fail: false,
             gateway: (addr(9), 1),
             writes: 0,
@@ -86,6 +89,7 @@ impl World {
             rows: 0,
             membership: Membership::default(),
             terms: Terms::default(),
+            part: None,
         };
         self.send(Packet::with_record(self.header(Op::Open, 0), open.emit()));
     }
@@ -151,7 +155,12 @@ impl World {
                     let done = self.carry_out(op);
                     self.node.handle(Instant::ZERO, Input::Media(done));
                 }
-                Output::Send { packet, .. } => self.replies.push(packet.header),
+                Output::Send { packet, .. } => {
+                    self.replies.push(packet.header);
+                    if let Payload::Record(record) = &packet.payload {
+                        self.records.push(record.to_vec());
+                    }
+                }
                 Output::Reply(_) => unreachable!("a node has no clients of its own"),
                 Output::Event(_) => {}
             }
@@ -193,6 +202,7 @@ pub fn gateway(pool: &Pool, vssds: &[u8]) -> (Gateway, Vec<Header>) {
     };
     let volume = VolumeRecord {
         id: VOLUME.0,
+        identity: Default::default(),
         name: "v".to_owned(),
         size_bytes: 8 * PAGE_BYTES as u64,
         durability: Default::default(),
