@@ -25,6 +25,7 @@ pub mod placement;
 pub mod port;
 pub mod predictor;
 pub mod promise;
+pub mod rebuild;
 pub mod registry;
 pub mod replica;
 pub mod room;
