@@ -1,7 +1,7 @@
 //! Media of each format version, as a program of that version left them: they open, and hold what was written.
 //!
-//! An image is its length, and a line for each 32 bytes that are not zero: where they lie, and the bytes. `write_medium`
-//! writes the newest version, and wrote the others when they were the newest.
+//! An image is its length, and a line for each 32 bytes that are not zero: where they lie, and the bytes. [`write_medium`]
+//! wrote them all, each when its version was the newest.
 
 use base::device::execute;
 use base::{Instant, Lpn, Pool, Version, VssdId};
@@ -230,12 +230,12 @@ fn media_of_every_version_open_and_hold_what_was_written() {
     }
 }
 
+/// Where the rest lies is for the vSSDs to decide.
 #[test]
-fn the_newest_version_is_what_is_written() {
-    let written = emit(&write_medium(true));
-    let differs = |(ours, golden): &(&str, &str)| ours != golden;
-    let first = written.lines().zip(IMAGES[2].0.lines()).find(differs);
-    assert!(first.is_none() && written.len() == IMAGES[2].0.len(), "{first:?}");
+fn superblocks_are_written_in_the_newest_version() {
+    const SLOT_BYTES: usize = 20_480;
+    let slots = |medium: &[u8]| emit(&medium[..2 * SLOT_BYTES]);
+    assert_eq!(slots(&write_medium(true)), slots(&parse(IMAGES[2].0)));
 }
 
 /// The first start writes the newest version. Whatever is cut there, the next one finds the older or the newer superblock.

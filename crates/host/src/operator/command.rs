@@ -198,7 +198,7 @@ pub enum Refusal {
     /// A node has vSSDs of another rack.
     #[error(
         "node {} has vSSDs that belong to another rack, or to this one before its registry was lost, and may hold data: put \
-         that registry back, or start the node with an empty medium",
+         that registry back, make it again with `switchyard registry rebuild`, or start the node with an empty medium",
         .0.0
     )]
     ForeignNode(NodeId),
