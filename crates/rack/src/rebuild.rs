@@ -335,7 +335,7 @@ fn set(
         is_member && copy.part.place.is_some() && !copy.listed.is_unreadable
     };
     let mut full: Vec<&Copy> = copies.iter().filter(is_full).copied().collect();
-    full.sort_by_key(|copy| (generation_of(&copy) < generation, copy.part.place));
+    full.sort_by_key(|copy| (generation_of(copy) < generation, copy.part.place));
     let here: BTreeSet<u32> = copies
         .iter()
         .filter(|copy| !copy.listed.is_unreadable)
