@@ -11,6 +11,7 @@ use crate::superblock::{
 };
 use base::{Device, MediaError, VssdId};
 use core::ops::Range;
+use std::collections::BTreeSet;
 use thiserror::Error;
 
 /// Slots of the superblock.
@@ -259,14 +260,17 @@ impl Ssd {
             .fold(0, |taken, vssd| taken | vssd.channels)
     }
 
-    /// Neighbouring rows that are free if all channels are one group; 0 when some vSSD has channels otherwise.
-    pub fn free_rows(&self) -> u32 {
-        let channels = self.block.geometry.channel_bits();
-        let fits = |vssd: &VssdEntry| vssd.isolation != Isolation::Hardware && vssd.channels == channels;
-        if !self.block.vssds.iter().all(fits) {
-            return 0;
+    /// Neighbouring rows that a channel group of so many channels has free, one that is there or one that can be made.
+    pub fn free_rows(&self, channels: u32) -> u32 {
+        if self.free_channels() >= channels {
+            return self.block.geometry.units_per_channel();
         }
-        let gaps = self.gaps_between_rows(channels).into_iter();
+        let groups =
+            self.block.vssds.iter().filter(|vssd| {
+                vssd.isolation != Isolation::Hardware && vssd.channels.count_ones() == channels
+            });
+        let groups: BTreeSet<u64> = groups.map(|vssd| vssd.channels).collect();
+        let gaps = groups.into_iter().flat_map(|set| self.gaps_between_rows(set));
         gaps.map(|gap| gap.end - gap.start).max().unwrap_or(0)
     }
 
@@ -604,7 +608,7 @@ mod tests {
             .expect("fits")
             .clone();
         assert_eq!((a.channels, b.channels), (0b110, 0b110));
-        assert_eq!(ssd.free_rows(), 0, "not all channels are one group");
+        assert_eq!(ssd.free_rows(4), 0, "not all channels are one group");
         assert!(a.shares_with(&b) && !a.shares_with(&ssd.vssds()[0]));
         assert_eq!(b.isolation, Isolation::Software { first: 1, count: 1 });
         assert!(matches!(
@@ -624,12 +628,14 @@ mod tests {
     #[test]
     fn rows_that_are_free_are_counted_where_they_are_neighbours() {
         let mut ssd = Ssd::open(&mut formatted(128), 128, 0).expect("opens");
-        assert_eq!(ssd.free_rows(), 2);
+        assert_eq!(ssd.free_rows(4), 2);
         ssd.create_shared(VssdId(1), 4, 1, 8, vec![]).expect("fits");
-        assert_eq!((ssd.free_rows(), ssd.free_channels()), (1, 0));
+        assert_eq!((ssd.free_rows(4), ssd.free_channels()), (1, 0));
+        assert_eq!(ssd.free_rows(2), 0, "its group is wider");
         ssd.delete(VssdId(1)).expect("exists");
         ssd.create(VssdId(2), 1, 8, vec![]).expect("fits");
-        assert_eq!(ssd.free_rows(), 0);
+        assert_eq!(ssd.free_rows(4), 0);
+        assert_eq!(ssd.free_rows(3), 2, "a narrower group can be made");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 mod support;
 
-use base::{Addr, Instant, Machine, Pool, VssdId};
+use base::{Addr, Instant, Machine, NodeId, Pool, VssdId};
 use flash::{Geometry, Ssd};
-use host::{Input, Output};
+use host::{Input, Node, NodeConfig, Output};
 use rack::control::{Intent, Open, Terms};
 use rack::membership::Membership;
 use support::{World, addr, gateway};
@@ -45,10 +45,14 @@ fn open(vssd: u32, request: u64) -> Packet {
     Packet::with_record(header, open.emit())
 }
 
-fn full() -> World {
+fn blank() -> Vec<u8> {
     let mut medium = vec![0; Ssd::bytes_needed(&GEOMETRY, PAGE_BYTES) as usize];
     Ssd::format(&mut medium, GEOMETRY, PAGE_BYTES, [1; 16]).expect("formats");
-    let mut world = World::start_with(medium, pool());
+    medium
+}
+
+fn full() -> World {
+    let mut world = World::start_with(blank(), pool());
     world.send_all((1..=VSSDS).map(|vssd| open(vssd, u64::from(vssd))));
     assert_eq!(world.node.units().count(), VSSDS as usize);
     world
@@ -71,6 +75,25 @@ fn a_node_has_as_many_vssds_as_its_units_suffice_for() {
         world.ask(Op::Open, VssdId(VSSDS + 1), open(1, 0).record().to_vec()),
         Code::NoSpace
     );
+}
+
+#[test]
+fn a_node_offers_rows_of_groups_of_as_many_channels_as_it_is_told() {
+    for (group_channels, told) in [(0, 64), (1, 1), (8, 8), (99, 64)] {
+        let config = NodeConfig {
+            group_channels,
+            ..NodeConfig::new(NodeId(1), addr(1), vec![addr(2)])
+        };
+        let node = Node::open(Instant::ZERO, config, pool(), &mut blank()).expect("opens");
+        let status = node.status(Instant::ZERO);
+        assert_eq!((status.group_channels, status.free_rows), (told, 16));
+        let row = GEOMETRY.blocks_per_plane * GEOMETRY.pages_per_block * told;
+        assert!(
+            (1..row).contains(&status.pages_per_row),
+            "{}",
+            status.pages_per_row
+        );
+    }
 }
 
 /// bug: a node with so many vSSDs that their numbers do not fit a packet told none, and was taken for one that is away. fix: it tells them

@@ -305,7 +305,10 @@ pub struct NodeStatus {
     pub free_channels: u32,
     /// Pages that a vSSD may expose for each of its channels.
     pub pages_per_channel: u32,
-    /// Neighbouring rows of units that are free where software-isolated vSSDs share all channels.
+    /// Channels that software-isolated vSSDs share; 0 of a node of an earlier version, where they share all.
+    #[serde(default)]
+    pub group_channels: u32,
+    /// Neighbouring rows of units that are free in a group of so many channels.
     #[serde(default)]
     pub free_rows: u32,
     /// Pages that such a vSSD may expose for each of its rows.
@@ -356,6 +359,16 @@ pub struct NodeStatus {
     /// Mean erases of a block of the vSSDs here: their wear.
     #[serde(default)]
     pub erase_count_mean: f64,
+}
+
+impl NodeStatus {
+    /// Channels of a set of software-isolated vSSDs here.
+    pub fn shared_channels(&self) -> u32 {
+        match self.group_channels {
+            0 => self.channels,
+            channels => channels,
+        }
+    }
 }
 
 /// A gateway as a node has seen it.

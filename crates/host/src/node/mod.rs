@@ -65,6 +65,8 @@ pub struct NodeConfig {
     pub over_provisioning: f64,
     /// Programs between two checkpoints.
     pub checkpoint_every_programs: u64,
+    /// Channels of each group of software-isolated vSSDs; 0 for all. With fewer, more vSSDs fit the node.
+    pub group_channels: u32,
     /// Blocks that software-isolated vSSDs lend each other at once (RackBlox §3.5.2: 1 GB).
     pub borrow_blocks: u32,
     /// How its vSSDs are served.
@@ -87,6 +89,7 @@ impl NodeConfig {
             gc_mode: GcMode::Preemptible { step_pages: 8 },
             over_provisioning,
             checkpoint_every_programs: 1 << 20,
+            group_channels: 0,
             borrow_blocks: 8,
             unit: UnitConfig {
                 policy: rack::sched::Policy::Coordinated,
@@ -347,7 +350,8 @@ impl Node {
             channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
-            free_rows: self.ssd.free_rows(),
+            group_channels: self.group_channels(),
+            free_rows: self.ssd.free_rows(self.group_channels()),
             pages_per_row: self.pages_per_row(),
             free_ratio_min: 1.0,
             unreadable: self.unreadable.len() as u32,
@@ -422,11 +426,18 @@ impl Node {
         (physical * (1.0 - self.config.over_provisioning)) as u32
     }
 
+    fn group_channels(&self) -> u32 {
+        match self.config.group_channels {
+            0 => self.ssd.geometry().channels,
+            channels => channels.min(self.ssd.geometry().channels),
+        }
+    }
+
     fn pages_per_row(&self) -> u32 {
-        let geometry = self.ssd.geometry();
-        let physical = geometry.pages() / geometry.units_per_channel();
+        let (geometry, channels) = (self.ssd.geometry(), self.group_channels());
+        let physical = channels * geometry.pages_per_channel() / geometry.units_per_channel();
         let visible = (f64::from(physical) * (1.0 - self.config.over_provisioning)) as u32;
-        let max = geometry.logical_pages_max_shared(geometry.channels, 1, self.pool.page_bytes());
+        let max = geometry.logical_pages_max_shared(channels, 1, self.pool.page_bytes());
         visible.min(max)
     }
 
