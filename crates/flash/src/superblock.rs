@@ -9,7 +9,7 @@ use crate::layout::{Layout, SUPER_BYTES, put_u32, put_u64, u32_at, u64_at};
 use base::{Device, MediaError, VssdId};
 
 const MAGIC: &[u8; 8] = b"SWYDSSD1";
-/// What is written. Version 2 had software-isolated vSSDs, version 1 had none; neither had extensions, nor owners that
+/// The version that is written. Version 2 had software-isolated vSSDs, version 1 had none; neither had extensions, nor owners that
 /// write identities into the config.
 const FORMAT_VERSION: u32 = 3;
 /// The oldest version that is read.
@@ -129,7 +129,7 @@ fn entries_max(geometry: &Geometry) -> usize {
     units.min(ENTRIES_MAX as u64) as usize
 }
 
-/// What each slot of an SSD of this geometry gets behind the data when it is formatted.
+/// Bytes that each slot of an SSD of this geometry gets behind the data when it is formatted.
 pub(crate) fn extension_bytes(geometry: &Geometry) -> u64 {
     let more = entries_max(geometry).saturating_sub(ENTRIES_AT_FRONT);
     let bytes = (HEADER_BYTES + (ENTRIES_AT_FRONT + more) * ENTRY_BYTES).saturating_sub(SUPER_BYTES);

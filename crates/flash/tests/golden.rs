@@ -1,7 +1,7 @@
 //! Media of each format version, as a program of that version left them: they open, and hold what was written.
 //!
-//! An image is its length, and a line for each 32 bytes that are not zero: where they lie, and the bytes. [`write_medium`]
-//! wrote them all, each when its version was the newest.
+//! An image is its length, and a line for each 32 bytes that are not zero: where they lie, and the bytes.
+//! [`write_medium`] wrote each image when its version was the newest.
 
 use base::device::execute;
 use base::{Instant, Lpn, Pool, Version, VssdId};
@@ -230,7 +230,7 @@ fn media_of_every_version_open_and_hold_what_was_written() {
     }
 }
 
-/// Where the rest lies is for the vSSDs to decide.
+/// The vSSDs decide where the rest lies.
 #[test]
 fn superblocks_are_written_in_the_newest_version() {
     const SLOT_BYTES: usize = 20_480;
@@ -238,7 +238,7 @@ fn superblocks_are_written_in_the_newest_version() {
     assert_eq!(slots(&write_medium(true)), slots(&parse(IMAGES[2].0)));
 }
 
-/// The first start writes the newest version. Whatever is cut there, the next one finds the older or the newer superblock.
+/// The first start writes the newest version. After any cut the next start finds the older or the newer superblock.
 #[test]
 fn an_upgrade_that_is_cut_at_any_page_loses_nothing() {
     for (image, shared) in &IMAGES[..2] {

@@ -19,7 +19,7 @@ use wire::rack::{Header, Op, Packet};
 const PAGES: u64 = 16;
 const GATEWAY: Addr = Addr::new([10, 0, 0, 9], 1);
 const TOR: Addr = Addr::new([10, 0, 0, 8], 1);
-/// Who asks what the nodes have.
+/// It asks the nodes what they have.
 const TOOL: Addr = Addr::new([10, 0, 0, 7], 1);
 const GEOMETRY: Geometry = Geometry {
     channels: 4,
@@ -227,7 +227,7 @@ impl Rack {
         }
     }
 
-    /// What the nodes tell of their media.
+    /// The answers of the nodes about their media.
     fn found(&mut self) -> Vec<Found> {
         let mut found = Vec::new();
         for id in 1..=3 {

@@ -46,7 +46,7 @@ pub struct Open {
     pub membership: Membership,
     /// The terms on which the vSSD takes the membership.
     pub terms: Terms,
-    /// What it has a copy of, if that has an identity.
+    /// The part of a volume that it has a copy of, if the volume has an identity.
     pub part: Option<Part>,
 }
 
@@ -198,7 +198,7 @@ pub struct Config {
     pub terms: Terms,
     /// The node that has it, if known: a medium that is in another node's place is noticed.
     pub node: Option<NodeId>,
-    /// What it has a copy of, if known.
+    /// The part of a volume that it has a copy of, if known.
     pub part: Option<Part>,
 }
 
@@ -228,7 +228,7 @@ impl Config {
         before != known(self)
     }
 
-    /// What it is part of has changed: its size, or the place of the vSSD. True if that is new.
+    /// Takes the part as the gateway tells it: the size, or the place of the vSSD, may have changed. True if it has.
     pub fn note_part(&mut self, open: &Open) -> bool {
         let is_new = open.part.is_some() && self.part != open.part;
         if is_new {

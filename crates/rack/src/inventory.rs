@@ -1,5 +1,5 @@
-//! What a node has on its medium, told in records: its vSSDs in the order of their numbers. It is what a registry that was lost is
-//! made of again ([`crate::rebuild`]). The layout is in `docs/format/rack-packet.md`.
+//! A node tells in records which vSSDs its medium has, in the order of their numbers. A registry that was lost is made again from
+//! these records ([`crate::rebuild`]). The layout is in `docs/format/rack-packet.md`.
 
 use base::{NodeId, VssdId};
 

@@ -3,10 +3,10 @@
 //! Only what is whole and of one mind makes records: whoever asks is told all that is missing or contradicts, and decides.
 //!
 //! Of a set's copies those of the newest generation tell who the members are. A write is complete when all members of a
-//! generation have it, and a generation is durable at a member before it takes part. So each replica of the newest generation has
-//! everything; a copy that joins, or that is of an earlier generation, need not. Where there are such copies, or members that are
-//! not found, a change of the set was cut: the others become a new generation, from which these are expelled, as after the loss of
-//! a node ([`crate::heal`]).
+//! generation have it. So each replica of the newest generation that was made durable has everything: it shares it with the others
+//! when they meet, as after any start. A copy that joins, or that is of an earlier generation, need not. Such copies, or members that are not found, mean that
+//! a change of the set was cut. Then the replicas become a new generation, and the other copies are expelled, as after the loss of a
+//! node ([`crate::heal`]).
 
 use crate::control::Config;
 use crate::inventory::Listed;
@@ -26,7 +26,7 @@ pub const VSSDS_SKIPPED: u32 = 100_000;
 /// The same for volumes.
 pub const VOLUMES_SKIPPED: u32 = 1000;
 
-/// What a node has.
+/// A node and its vSSDs.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The node.
@@ -39,7 +39,7 @@ pub struct Found {
     pub vssds: Vec<Listed>,
 }
 
-/// What the asker puts up with.
+/// The gaps that the asker puts up with.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
     /// Copies may be missing where another one has everything.

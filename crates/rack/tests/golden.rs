@@ -1,4 +1,4 @@
-//! What nodes of each version keep of a vSSD in their superblocks, and what gateways of each version ask, byte for byte as
+//! The facts that nodes of each version keep of a vSSD, and the requests of gateways of each version, byte for byte as
 //! `docs/format/rack-packet.md` says.
 
 use base::{Addr, NodeId, VssdId};

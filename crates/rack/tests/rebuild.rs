@@ -65,7 +65,7 @@ fn records(rng: &mut Rng) -> Snapshot {
     records
 }
 
-/// What the superblocks of the nodes say when every member has been told these records.
+/// The superblocks of the nodes when every member has been told these records.
 fn nodes(records: &Snapshot) -> Vec<Found> {
     let mut nodes: Vec<Found> = (1..=NODES)
         .map(|node| Found {

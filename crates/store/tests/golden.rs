@@ -52,7 +52,7 @@ const SPILLS: [(u64, &str); 2] = [
     (200, include_str!("golden/area-2.txt")),
 ];
 
-/// What is in the images: an area with a structure of each kind, in which this was done.
+/// The content of the images: an area with a structure of each kind, in which this was done.
 fn written_area(spill_bytes: u64) -> State {
     let layout = match spill_bytes {
         u64::MAX => tiny(1),

@@ -6,7 +6,7 @@ use rack::control::{NodeStatus, Roll, RollPart};
 use rack::inventory::{Inventory, Listed};
 use wire::rack::PAYLOAD_BYTES_MAX;
 
-/// What the superblock has from this number on.
+/// The vSSDs that the superblock has from this number on.
 pub(super) fn inventory(node: NodeId, ssd: &Ssd, unreadable: &[VssdId], from: u32) -> Inventory {
     let mut entries: Vec<&VssdEntry> = ssd.vssds().iter().filter(|entry| entry.id.0 >= from).collect();
     entries.sort_unstable_by_key(|entry| entry.id.0);
@@ -48,7 +48,7 @@ pub(super) fn emit(mut status: NodeStatus, from: u32) -> Vec<u8> {
     }
 }
 
-/// What there is to tell of the first `count` vSSDs of these, which begin at `from`.
+/// The part that tells of the first `count` vSSDs of these, which begin at `from`.
 fn part(roll: &Roll, here: &[u32], from: u32, count: usize) -> RollPart {
     let told = &here[..count];
     let only = |vssds: &[u32]| vssds.iter().copied().filter(|vssd| told.contains(vssd)).collect();

@@ -1,5 +1,6 @@
-//! A node's changes of its superblock. What waits is changed together: written into both slots, one after the other, each
-//! of which is flushed. Then each change is answered. So a table of many vSSDs is not written once for each of them.
+//! A node's changes of its superblock. The node makes all changes that wait together: it writes them into both slots, one
+//! after the other, flushes each, and then answers each change. So a table of many vSSDs is not written once for each of
+//! them.
 
 use crate::Output;
 use base::{MediaOp, Page, Pool, Reserve};

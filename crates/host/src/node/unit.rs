@@ -902,7 +902,7 @@ impl Unit {
         !self.dedup.is_current(header.source, header.session)
     }
 
-    /// What the superblock is to say of it.
+    /// The facts that the superblock is to have of it.
     pub fn config_mut(&mut self) -> &mut Config {
         &mut self.identity.config
     }
