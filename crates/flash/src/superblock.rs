@@ -26,8 +26,6 @@ const EXTENSION_AT: usize = 76;
 const EXTENSION_STEP: usize = 4096;
 /// Longest config blob.
 pub(crate) const CONFIG_BYTES_MAX: usize = ENTRY_BYTES - CONFIG_AT;
-/// Entries of a slot without an extension.
-const ENTRIES_AT_FRONT: usize = (SUPER_BYTES - HEADER_BYTES) / ENTRY_BYTES;
 /// Entries of any SSD: a change writes the whole table into both slots, 1.2 MB each with so many.
 const ENTRIES_MAX: usize = 4096;
 
@@ -131,9 +129,8 @@ fn entries_max(geometry: &Geometry) -> usize {
 
 /// Bytes that each slot of an SSD of this geometry gets behind the data when it is formatted.
 pub(crate) fn extension_bytes(geometry: &Geometry) -> u64 {
-    let more = entries_max(geometry).saturating_sub(ENTRIES_AT_FRONT);
-    let bytes = (HEADER_BYTES + (ENTRIES_AT_FRONT + more) * ENTRY_BYTES).saturating_sub(SUPER_BYTES);
-    bytes.next_multiple_of(EXTENSION_STEP) as u64
+    let bytes = HEADER_BYTES + entries_max(geometry) * ENTRY_BYTES;
+    bytes.saturating_sub(SUPER_BYTES).next_multiple_of(EXTENSION_STEP) as u64
 }
 
 impl Superblock {
