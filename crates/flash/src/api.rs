@@ -2,7 +2,7 @@
 
 use crate::geometry::{Geometry, Isolation};
 use crate::layout::Share;
-use crate::ssd::VssdEntry;
+use crate::superblock::VssdEntry;
 use crate::timing::Timing;
 use base::{Lpn, MediaOp, Page, Version, VssdId};
 use thiserror::Error;

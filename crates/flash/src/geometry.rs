@@ -93,6 +93,11 @@ impl Geometry {
         Ok(())
     }
 
+    /// All channels, one bit each.
+    pub(crate) fn channel_bits(&self) -> u64 {
+        u64::MAX >> (CHANNELS_MAX as u32 - self.channels)
+    }
+
     /// Units (planes) of one channel.
     pub fn units_per_channel(&self) -> u32 {
         self.chips_per_channel * self.planes_per_chip

@@ -6,7 +6,7 @@
 use crate::geometry::{Geometry, Isolation};
 use core::ops::Range;
 
-/// Bytes of a superblock slot, whatever the page size: header and table of 64 vSSDs, rounded up to 4096.
+/// Bytes of a superblock slot at the front of the medium, whatever the page size.
 pub(crate) const SUPER_BYTES: usize = 20_480;
 /// Bytes of one out-of-band entry.
 pub(crate) const ENTRY_BYTES: usize = 64;

@@ -5,32 +5,19 @@
 //! twice, as two generations: whichever slot is damaged later, the other one has the same content.
 
 use crate::geometry::{Geometry, GeometryError, Isolation};
-use crate::layout::{Layout, SUPER_BYTES, put_u32, put_u64, u32_at, u64_at};
+use crate::layout::Layout;
+use crate::superblock::{
+    CONFIG_BYTES_MAX, Slot, Superblock, VssdEntry, extension_bytes, is_page_size, read_slot,
+};
 use base::{Device, MediaError, VssdId};
+use core::ops::Range;
+use std::collections::BTreeSet;
 use thiserror::Error;
 
-const MAGIC: &[u8; 8] = b"SWYDSSD1";
-/// Without software-isolated vSSDs, as ever.
-const FORMAT_VERSION: u32 = 1;
-/// With some: whoever knows only version 1 would take their channels for one vSSD's.
-const FORMAT_VERSION_SHARED: u32 = 2;
-const HEADER_BYTES: usize = 128;
-const ENTRY_BYTES: usize = 288;
-const CONFIG_AT: usize = 32;
-const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
-const TABLE_CRC_AT: usize = 72;
-/// Longest config blob.
-const CONFIG_BYTES_MAX: usize = ENTRY_BYTES - CONFIG_AT;
-/// vSSDs of one SSD.
-const VSSDS_MAX: usize = 64;
-/// Rows of a channel group that can be shared: a bit each.
-const ROWS_MAX: u32 = 64;
 /// Slots of the superblock.
 pub const SLOTS: u32 = 2;
 /// Instance numbers skipped when a superblock slot was found damaged: its generation may have handed some out.
 const INSTANCE_SKIP: u32 = 1024;
-
-const _: () = assert!(HEADER_BYTES + VSSDS_MAX * ENTRY_BYTES <= SUPER_BYTES);
 
 /// Why an SSD cannot be formatted or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -55,6 +42,9 @@ pub enum OpenError {
     /// No valid superblock.
     #[error("the medium is not formatted, or both superblocks are damaged")]
     NotFormatted,
+    /// A newer program wrote it.
+    #[error("the medium has format version {0}, which only a newer program knows")]
+    Newer(u32),
     /// Formatted with another page size.
     #[error("the medium was formatted with pages of {0} bytes")]
     OtherPageBytes(u32),
@@ -99,66 +89,22 @@ pub enum CreateError {
         max: u32,
     },
     /// The table is full.
-    #[error("the SSD holds {VSSDS_MAX} vSSDs at most")]
-    Full,
+    #[error("the SSD holds {max} vSSDs at most")]
+    Full {
+        /// The most that it holds.
+        max: usize,
+    },
     /// The config blob is longer than 256 bytes.
     #[error("the config is longer than 256 bytes")]
     ConfigBytes,
 }
 
-/// One vSSD of the superblock's table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VssdEntry {
-    /// Unique in the rack.
-    pub id: VssdId,
-    /// Unique on this SSD and never reused, so that a deleted vSSD's remains are not taken for a new one's.
-    pub instance: u32,
-    /// Channels, bit i for channel i.
-    pub channels: u64,
-    /// Whether others share them.
-    pub isolation: Isolation,
-    /// Pages users see.
-    pub logical_pages: u32,
-    /// The owner's opaque bytes, at most 256.
-    pub config: Vec<u8>,
-}
-
-impl VssdEntry {
-    /// True when both are software-isolated vSSDs of one channel group.
-    pub fn shares_with(&self, other: &Self) -> bool {
-        let shared = |entry: &Self| entry.isolation != Isolation::Hardware;
-        shared(self) && shared(other) && self.channels == other.channels
-    }
-
-    /// The rows it owns, one bit each.
-    fn row_bits(&self, rows: u32) -> u64 {
-        self.isolation.rows(rows).fold(0, |bits, row| bits | 1 << row)
-    }
-}
-
 /// An opened SSD: its superblock.
 #[derive(Clone, Debug)]
 pub struct Ssd {
-    geometry: Geometry,
-    page_bytes: usize,
-    uuid: [u8; 16],
-    boot: u32,
+    block: Superblock,
     boot_before: u32,
-    generation: u64,
     slot: u32,
-    next_instance: u32,
-    vssds: Vec<VssdEntry>,
-}
-
-/// Content of a superblock slot.
-#[derive(Debug)]
-pub(crate) enum Slot {
-    /// All zeros.
-    Empty,
-    /// Neither zeros nor a superblock.
-    Damaged,
-    /// A superblock.
-    Valid(Box<Ssd>),
 }
 
 impl Ssd {
@@ -167,7 +113,7 @@ impl Ssd {
     /// # Panics
     /// If the page size is not a power of two between 128 and 4096.
     pub fn bytes_needed(geometry: &Geometry, page_bytes: usize) -> u64 {
-        Layout::new(geometry, page_bytes).total_bytes()
+        Layout::new(geometry, page_bytes).total_bytes() + 2 * extension_bytes(geometry)
     }
 
     /// Writes an empty superblock and clears what an earlier use left in the metadata areas. Pages that are zero
@@ -183,25 +129,29 @@ impl Ssd {
     ) -> Result<(), OpenError> {
         geometry.validate()?;
         check_page_bytes(page_bytes)?;
-        let layout = Layout::new(&geometry, page_bytes);
-        let (have, need) = (medium.capacity_bytes(), layout.total_bytes());
+        let (have, need) = (medium.capacity_bytes(), Self::bytes_needed(&geometry, page_bytes));
         if have < need {
             return Err(OpenError::TooSmall { have, need });
         }
-        if (0..SLOTS).any(|slot| matches!(read_slot(medium, slot), Ok(Slot::Valid(_)))) {
+        let is_used = |slot| matches!(read_slot(medium, slot), Ok(Slot::Valid(_) | Slot::Newer(_)));
+        if (0..SLOTS).any(is_used) {
             return Err(OpenError::AlreadyFormatted);
         }
-        clear(medium, layout.data_start())?;
-        let mut ssd = Self {
+        clear(medium, Layout::new(&geometry, page_bytes).data_start())?;
+        let block = Superblock {
             geometry,
             page_bytes,
             uuid,
             boot: 0,
-            boot_before: 0,
             generation: 0,
-            slot: 1,
             next_instance: 1,
+            extension_bytes: extension_bytes(&geometry),
             vssds: Vec::new(),
+        };
+        let mut ssd = Self {
+            block,
+            boot_before: 0,
+            slot: 1,
         };
         Ok(ssd.store(medium)?)
     }
@@ -213,41 +163,51 @@ impl Ssd {
     /// Not formatted, formatted with another page size, smaller than when it was formatted, or failing.
     pub fn open(medium: &mut dyn Device, page_bytes: usize, boot_min: u32) -> Result<Ssd, OpenError> {
         let (mut ssd, whole) = Self::load(medium, page_bytes)?;
-        ssd.boot_before = ssd.boot;
-        ssd.boot = boot_min.max(ssd.boot + 1);
+        ssd.boot_before = ssd.block.boot;
+        ssd.block.boot = boot_min.max(ssd.block.boot + 1);
         if !whole {
-            ssd.next_instance += INSTANCE_SKIP;
+            ssd.block.next_instance += INSTANCE_SKIP;
         }
         ssd.store(medium)?;
         Ok(ssd)
     }
 
+    /// The newest valid superblock; the medium is not changed.
+    ///
+    /// # Errors
+    /// As [`open`](Ssd::open).
+    pub fn look(medium: &dyn Device, page_bytes: usize) -> Result<Ssd, OpenError> {
+        Ok(Self::load(medium, page_bytes)?.0)
+    }
+
     /// The newest valid superblock, and whether both slots are valid.
     pub(crate) fn load(medium: &dyn Device, page_bytes: usize) -> Result<(Ssd, bool), OpenError> {
         check_page_bytes(page_bytes)?;
-        let mut newest: Option<Box<Ssd>> = None;
+        let mut newest: Option<Ssd> = None;
         let mut whole = true;
         for slot in 0..SLOTS {
             match read_slot(medium, slot)? {
-                Slot::Valid(ssd) => {
-                    if newest
-                        .as_ref()
-                        .is_none_or(|other| other.generation < ssd.generation)
-                    {
-                        newest = Some(ssd);
+                Slot::Valid(block) => {
+                    let is_newer = |other: &Ssd| other.block.generation < block.generation;
+                    if newest.as_ref().is_none_or(is_newer) {
+                        let (block, boot_before) = (*block, 0);
+                        newest = Some(Self {
+                            block,
+                            boot_before,
+                            slot,
+                        });
                     }
                 }
+                // What it says of the medium may not hold for the other slot any more.
+                Slot::Newer(version) => return Err(OpenError::Newer(version)),
                 Slot::Empty | Slot::Damaged => whole = false,
             }
         }
-        let ssd = *newest.ok_or(OpenError::NotFormatted)?;
-        if ssd.page_bytes != page_bytes {
-            return Err(OpenError::OtherPageBytes(ssd.page_bytes as u32));
+        let ssd = newest.ok_or(OpenError::NotFormatted)?;
+        if ssd.block.page_bytes != page_bytes {
+            return Err(OpenError::OtherPageBytes(ssd.block.page_bytes as u32));
         }
-        let (have, need) = (
-            medium.capacity_bytes(),
-            Self::bytes_needed(&ssd.geometry, page_bytes),
-        );
+        let (have, need) = (medium.capacity_bytes(), ssd.block.total_bytes());
         if have < need {
             return Err(OpenError::TooSmall { have, need });
         }
@@ -270,17 +230,17 @@ impl Ssd {
 
     /// The shape.
     pub fn geometry(&self) -> &Geometry {
-        &self.geometry
+        &self.block.geometry
     }
 
     /// Identity given at format.
     pub fn uuid(&self) -> [u8; 16] {
-        self.uuid
+        self.block.uuid
     }
 
     /// The number of this start.
     pub fn boot(&self) -> u32 {
-        self.boot
+        self.block.boot
     }
 
     /// The number of the start before; 0 if there was none.
@@ -290,30 +250,33 @@ impl Ssd {
 
     /// The vSSDs, in order of creation.
     pub fn vssds(&self) -> &[VssdEntry] {
-        &self.vssds
+        &self.block.vssds
     }
 
     fn channels_taken(&self) -> u64 {
-        self.vssds.iter().fold(0, |taken, vssd| taken | vssd.channels)
+        self.block
+            .vssds
+            .iter()
+            .fold(0, |taken, vssd| taken | vssd.channels)
     }
 
-    /// Neighbouring rows that are free if all channels are one group; 0 when some vSSD has channels otherwise.
-    pub fn free_rows(&self) -> u32 {
-        let all = self.geometry.units_per_channel();
-        let channels = u64::MAX >> (64 - self.geometry.channels);
-        let fits = |vssd: &VssdEntry| vssd.isolation != Isolation::Hardware && vssd.channels == channels;
-        if all > ROWS_MAX || !self.vssds.iter().all(fits) {
-            return 0;
+    /// Neighbouring rows that a channel group of so many channels has free, one that is there or one that can be made.
+    pub fn free_rows(&self, channels: u32) -> u32 {
+        if self.free_channels() >= channels {
+            return self.block.geometry.units_per_channel();
         }
-        let longest = (1..=all)
-            .rev()
-            .find(|count| self.free_rows_of(channels, *count).is_some());
-        longest.unwrap_or(0)
+        let groups =
+            self.block.vssds.iter().filter(|vssd| {
+                vssd.isolation != Isolation::Hardware && vssd.channels.count_ones() == channels
+            });
+        let groups: BTreeSet<u64> = groups.map(|vssd| vssd.channels).collect();
+        let gaps = groups.into_iter().flat_map(|set| self.gaps_between_rows(set));
+        gaps.map(|gap| gap.end - gap.start).max().unwrap_or(0)
     }
 
     /// Channels that no vSSD owns.
     pub fn free_channels(&self) -> u32 {
-        self.geometry.channels - self.channels_taken().count_ones()
+        self.block.geometry.channels - self.channels_taken().count_ones()
     }
 
     /// Adds a vSSD on the lowest free channels, in memory; persist with [`Ssd::superblock_pages`].
@@ -357,17 +320,18 @@ impl Ssd {
         config: Vec<u8>,
     ) -> Result<&VssdEntry, CreateError> {
         self.check_new(id, &config)?;
-        let (all, free) = (self.geometry.units_per_channel(), self.free_channels());
+        let (all, free) = (self.block.geometry.units_per_channel(), self.free_channels());
         let refusal = CreateError::Rows {
             channels,
             rows,
             all,
             free,
         };
-        if channels == 0 || rows == 0 || rows > all || all > ROWS_MAX {
+        if channels == 0 || rows == 0 || rows > all {
             return Err(refusal);
         }
         let groups = self
+            .block
             .vssds
             .iter()
             .filter(|vssd| vssd.isolation != Isolation::Hardware);
@@ -386,27 +350,42 @@ impl Ssd {
 
     /// The first row of `count` neighbouring ones of a group that nobody owns.
     fn free_rows_of(&self, channels: u64, count: u32) -> Option<u32> {
-        let all = self.geometry.units_per_channel();
-        let members = self.vssds.iter().filter(|vssd| vssd.channels == channels);
-        let taken = members.fold(0, |taken, vssd| taken | vssd.row_bits(all));
-        let wanted = u64::MAX >> (64 - count);
-        (0..=all - count).find(|first| taken & wanted << first == 0)
+        let mut gaps = self.gaps_between_rows(channels).into_iter();
+        gaps.find(|gap| gap.end - gap.start >= count).map(|gap| gap.start)
+    }
+
+    /// The rows of a group that nobody owns, in order.
+    fn gaps_between_rows(&self, channels: u64) -> Vec<Range<u32>> {
+        let all = self.block.geometry.units_per_channel();
+        let members = self.block.vssds.iter().filter(|vssd| vssd.channels == channels);
+        let mut taken: Vec<Range<u32>> = members.map(|vssd| vssd.isolation.rows(all)).collect();
+        taken.sort_unstable_by_key(|rows| rows.start);
+        let mut free_from = 0;
+        let mut gaps = Vec::with_capacity(taken.len() + 1);
+        for rows in taken.into_iter().chain(core::iter::once(all..all)) {
+            if rows.start > free_from {
+                gaps.push(free_from..rows.start);
+            }
+            free_from = free_from.max(rows.end);
+        }
+        gaps
     }
 
     fn lowest_free(&self, channels: u32) -> u64 {
         let taken = self.channels_taken();
-        (0..self.geometry.channels)
+        (0..self.block.geometry.channels)
             .filter(|c| taken >> c & 1 == 0)
             .take(channels as usize)
             .fold(0u64, |set, c| set | 1 << c)
     }
 
     fn check_new(&self, id: VssdId, config: &[u8]) -> Result<(), CreateError> {
-        if self.vssds.iter().any(|vssd| vssd.id == id) {
+        if self.block.vssds.iter().any(|vssd| vssd.id == id) {
             return Err(CreateError::Exists);
         }
-        if self.vssds.len() == VSSDS_MAX {
-            return Err(CreateError::Full);
+        let max = self.block.capacity();
+        if self.block.vssds.len() == max {
+            return Err(CreateError::Full { max });
         }
         if config.len() > CONFIG_BYTES_MAX {
             return Err(CreateError::ConfigBytes);
@@ -426,9 +405,9 @@ impl Ssd {
         if logical_pages == 0 || logical_pages > max {
             return Err(CreateError::LogicalPages { max });
         }
-        let instance = self.next_instance;
-        self.next_instance += 1;
-        self.vssds.push(VssdEntry {
+        let instance = self.block.next_instance;
+        self.block.next_instance += 1;
+        self.block.vssds.push(VssdEntry {
             id,
             instance,
             channels,
@@ -436,15 +415,15 @@ impl Ssd {
             logical_pages,
             config,
         });
-        Ok(self.vssds.last().expect("just pushed"))
+        Ok(self.block.vssds.last().expect("just pushed"))
     }
 
     /// The most logical pages of a vSSD of so many channels.
     pub fn logical_pages_max(&self, channels: u32, isolation: Isolation) -> u32 {
         match isolation {
-            Isolation::Hardware => self.geometry.logical_pages_max(channels),
+            Isolation::Hardware => self.block.geometry.logical_pages_max(channels),
             Isolation::Software { count, .. } => {
-                let (geometry, page_bytes) = (&self.geometry, self.page_bytes);
+                let (geometry, page_bytes) = (&self.block.geometry, self.block.page_bytes);
                 geometry.logical_pages_max_shared(channels, count, page_bytes)
             }
         }
@@ -456,11 +435,12 @@ impl Ssd {
     /// [`CreateError::Unknown`].
     pub fn delete(&mut self, id: VssdId) -> Result<(), CreateError> {
         let index = self
+            .block
             .vssds
             .iter()
             .position(|vssd| vssd.id == id)
             .ok_or(CreateError::Unknown)?;
-        self.vssds.remove(index);
+        self.block.vssds.remove(index);
         Ok(())
     }
 
@@ -473,6 +453,7 @@ impl Ssd {
             return Err(CreateError::ConfigBytes);
         }
         let vssd = self
+            .block
             .vssds
             .iter_mut()
             .find(|vssd| vssd.id == id)
@@ -485,154 +466,24 @@ impl Ssd {
     /// is the last, then flush. Do not begin the next generation before that flush is done. A change is stored when
     /// [`SLOTS`] generations are: then each slot has it.
     pub fn superblock_pages(&mut self) -> Vec<(u64, Vec<u8>)> {
-        self.generation += 1;
+        self.block.generation += 1;
         self.slot = (self.slot + 1) % SLOTS;
-        let mut bytes = vec![0; self.superblock_page_count(0) * self.page_bytes];
-        self.emit(&mut bytes);
-        let start = Layout::super_offset(self.slot);
-        let pages = bytes.chunks(self.page_bytes).enumerate();
-        let mut pages: Vec<_> = pages
-            .map(|(i, page)| (start + (i * self.page_bytes) as u64, page.to_vec()))
-            .collect();
-        pages.rotate_left(1);
-        pages
+        self.block.pages(self.slot)
     }
 
-    /// Pages of a generation of the superblock, with so many vSSDs more.
-    pub fn superblock_page_count(&self, more: usize) -> usize {
-        let used = HEADER_BYTES + (self.vssds.len() + more) * ENTRY_BYTES;
-        used.div_ceil(self.page_bytes)
+    /// Pages of a generation of the superblock with so many vSSDs.
+    pub fn superblock_page_count(&self, vssds: usize) -> usize {
+        self.block.page_count(vssds)
     }
 
-    fn emit(&self, bytes: &mut [u8]) {
-        let (header, table) = bytes.split_at_mut(HEADER_BYTES);
-        for (entry, at) in self.vssds.iter().zip(table.chunks_exact_mut(ENTRY_BYTES)) {
-            put_u32(at, 0, entry.id.0);
-            put_u32(at, 4, entry.instance);
-            put_u64(at, 8, entry.channels);
-            put_u32(at, 16, entry.logical_pages);
-            put_u32(at, 20, entry.config.len() as u32);
-            if let Isolation::Software { first, count } = entry.isolation {
-                put_u32(at, 24, first);
-                put_u32(at, 28, count);
-            }
-            at[CONFIG_AT..][..entry.config.len()].copy_from_slice(&entry.config);
-        }
-        let table_crc = crc32c::crc32c(&table[..self.vssds.len() * ENTRY_BYTES]);
-        header[..8].copy_from_slice(MAGIC);
-        let shared = self
-            .vssds
-            .iter()
-            .any(|vssd| vssd.isolation != Isolation::Hardware);
-        let version = if shared {
-            FORMAT_VERSION_SHARED
-        } else {
-            FORMAT_VERSION
-        };
-        put_u32(header, 8, version);
-        put_u32(header, 12, self.page_bytes as u32);
-        header[16..32].copy_from_slice(&self.uuid);
-        let g = &self.geometry;
-        let shape = [
-            g.channels,
-            g.chips_per_channel,
-            g.planes_per_chip,
-            g.blocks_per_plane,
-            g.pages_per_block,
-        ];
-        for (i, dimension) in shape.into_iter().enumerate() {
-            put_u32(header, 32 + 4 * i, dimension);
-        }
-        put_u32(header, 52, self.boot);
-        put_u64(header, 56, self.generation);
-        put_u32(header, 64, self.next_instance);
-        put_u32(header, 68, self.vssds.len() as u32);
-        put_u32(header, TABLE_CRC_AT, table_crc);
-        let crc = crc32c::crc32c(&header[..HEADER_CRC_AT]);
-        put_u32(header, HEADER_CRC_AT, crc);
+    /// vSSDs that it can have.
+    pub fn vssds_max(&self) -> usize {
+        self.block.capacity()
     }
-
-    fn parse(bytes: &[u8], slot: u32) -> Option<Self> {
-        let (header, table) = bytes.split_at(HEADER_BYTES);
-        let count = u32_at(header, 68) as usize;
-        if &header[..8] != MAGIC
-            || !(FORMAT_VERSION..=FORMAT_VERSION_SHARED).contains(&u32_at(header, 8))
-            || crc32c::crc32c(&header[..HEADER_CRC_AT]) != u32_at(header, HEADER_CRC_AT)
-            || count > VSSDS_MAX
-            || crc32c::crc32c(&table[..count * ENTRY_BYTES]) != u32_at(header, TABLE_CRC_AT)
-        {
-            return None;
-        }
-        let geometry = Geometry {
-            channels: u32_at(header, 32),
-            chips_per_channel: u32_at(header, 36),
-            planes_per_chip: u32_at(header, 40),
-            blocks_per_plane: u32_at(header, 44),
-            pages_per_block: u32_at(header, 48),
-        };
-        let page_bytes = u32_at(header, 12) as usize;
-        geometry.validate().ok()?;
-        check_page_bytes(page_bytes).ok()?;
-        let entry = |at: &[u8]| {
-            let length = u32_at(at, 20) as usize;
-            let isolation = match u32_at(at, 28) {
-                0 => Isolation::Hardware,
-                count => Isolation::Software {
-                    first: u32_at(at, 24),
-                    count,
-                },
-            };
-            let rows = isolation.rows(geometry.units_per_channel());
-            if rows.start >= rows.end || rows.end > geometry.units_per_channel() {
-                return None;
-            }
-            Some(VssdEntry {
-                id: VssdId(u32_at(at, 0)),
-                instance: u32_at(at, 4),
-                channels: u64_at(at, 8),
-                isolation,
-                logical_pages: u32_at(at, 16),
-                config: at.get(CONFIG_AT..CONFIG_AT + length)?.to_vec(),
-            })
-        };
-        let vssds = table
-            .chunks_exact(ENTRY_BYTES)
-            .take(count)
-            .map(entry)
-            .collect::<Option<_>>()?;
-        Some(Self {
-            geometry,
-            page_bytes,
-            uuid: header[16..32].try_into().expect("sixteen bytes"),
-            boot: u32_at(header, 52),
-            boot_before: 0,
-            generation: u64_at(header, 56),
-            slot,
-            next_instance: u32_at(header, 64),
-            vssds,
-        })
-    }
-}
-
-/// Reads one superblock slot.
-pub(crate) fn read_slot(medium: &dyn Device, slot: u32) -> Result<Slot, MediaError> {
-    let mut bytes = vec![0; SUPER_BYTES];
-    if medium.capacity_bytes() < 2 * SUPER_BYTES as u64 {
-        return Ok(Slot::Damaged);
-    }
-    medium.read_at(Layout::super_offset(slot), &mut bytes)?;
-    if let Some(ssd) = Ssd::parse(&bytes, slot) {
-        return Ok(Slot::Valid(Box::new(ssd)));
-    }
-    Ok(if bytes.iter().all(|&b| b == 0) {
-        Slot::Empty
-    } else {
-        Slot::Damaged
-    })
 }
 
 fn check_page_bytes(page_bytes: usize) -> Result<(), OpenError> {
-    if page_bytes.is_power_of_two() && (128..=4096).contains(&page_bytes) {
+    if is_page_size(page_bytes) {
         return Ok(());
     }
     Err(OpenError::PageBytes(page_bytes))
@@ -659,6 +510,7 @@ fn clear(medium: &mut dyn Device, end: u64) -> Result<(), OpenError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::SUPER_BYTES;
 
     const GEOMETRY: Geometry = Geometry {
         channels: 4,
@@ -747,12 +599,6 @@ mod tests {
         let mut medium = formatted(128);
         let mut ssd = Ssd::open(&mut medium, 128, 0).expect("opens");
         ssd.create(VssdId(1), 1, 8, vec![]).expect("fits");
-        store(&mut ssd, &mut medium);
-        assert_eq!(
-            medium[SUPER_BYTES * ssd.slot as usize + 8],
-            1,
-            "known to everybody"
-        );
         let a = ssd
             .create_shared(VssdId(2), 2, 1, 32, vec![])
             .expect("fits")
@@ -762,7 +608,7 @@ mod tests {
             .expect("fits")
             .clone();
         assert_eq!((a.channels, b.channels), (0b110, 0b110));
-        assert_eq!(ssd.free_rows(), 0, "not all channels are one group");
+        assert_eq!(ssd.free_rows(4), 0, "not all channels are one group");
         assert!(a.shares_with(&b) && !a.shares_with(&ssd.vssds()[0]));
         assert_eq!(b.isolation, Isolation::Software { first: 1, count: 1 });
         assert!(matches!(
@@ -782,12 +628,14 @@ mod tests {
     #[test]
     fn rows_that_are_free_are_counted_where_they_are_neighbours() {
         let mut ssd = Ssd::open(&mut formatted(128), 128, 0).expect("opens");
-        assert_eq!(ssd.free_rows(), 2);
+        assert_eq!(ssd.free_rows(4), 2);
         ssd.create_shared(VssdId(1), 4, 1, 8, vec![]).expect("fits");
-        assert_eq!((ssd.free_rows(), ssd.free_channels()), (1, 0));
+        assert_eq!((ssd.free_rows(4), ssd.free_channels()), (1, 0));
+        assert_eq!(ssd.free_rows(2), 0, "its group is wider");
         ssd.delete(VssdId(1)).expect("exists");
         ssd.create(VssdId(2), 1, 8, vec![]).expect("fits");
-        assert_eq!(ssd.free_rows(), 0);
+        assert_eq!(ssd.free_rows(4), 0);
+        assert_eq!(ssd.free_rows(3), 2, "a narrower group can be made");
     }
 
     #[test]
@@ -826,6 +674,60 @@ mod tests {
         }
     }
 
+    /// A shape with more units than a table at the front of the medium has room for.
+    const MANY: Geometry = Geometry {
+        channels: 32,
+        chips_per_channel: 4,
+        planes_per_chip: 1,
+        blocks_per_plane: 9,
+        pages_per_block: 4,
+    };
+
+    #[test]
+    fn more_vssds_than_the_front_has_room_for_survive_a_cut_at_any_page() {
+        let mut medium = vec![0xa5; Ssd::bytes_needed(&MANY, 128) as usize];
+        Ssd::format(&mut medium, MANY, 128, [7; 16]).expect("formats");
+        let mut ssd = Ssd::open(&mut medium, 128, 0).expect("opens");
+        for id in 0..ssd.vssds_max() as u32 {
+            let made = ssd.create_shared(VssdId(id), 1, 1, 4, vec![id as u8; 256]);
+            made.expect("each has a row");
+            if ![69, 70, 71, 127].contains(&id) {
+                ssd.store(&mut medium).expect("in range");
+                continue;
+            }
+            let present = ssd.vssds().to_vec();
+            let slots = [ssd.superblock_pages(), ssd.superblock_pages()].concat();
+            for cut in 0..=slots.len() {
+                let mut image = medium.clone();
+                store_pages(&slots[..cut], &mut image);
+                if let Some((offset, page)) = slots.get(cut) {
+                    image.write_at(*offset, &page[..64]).expect("in range");
+                }
+                let reopened = Ssd::open(&mut image, 128, 0).expect("one slot is valid");
+                assert!([&present[..], &present[..id as usize]].contains(&reopened.vssds()));
+                assert!(cut < slots.len() || reopened.vssds() == present);
+                let (again, whole) = Ssd::load(&image, 128).expect("it was opened");
+                assert!(whole && again.vssds() == reopened.vssds());
+            }
+            store_pages(&slots, &mut medium);
+        }
+        let one_more = ssd.create_shared(VssdId(128), 1, 1, 4, vec![]);
+        assert_eq!(one_more, Err(CreateError::Full { max: 128 }));
+    }
+
+    #[test]
+    fn what_a_newer_program_wrote_is_neither_opened_nor_formatted() {
+        let mut medium = formatted(128);
+        medium[8] = 4;
+        let crc = crc32c::crc32c(&medium[..124]);
+        medium[124..128].copy_from_slice(&crc.to_le_bytes());
+        let refused = Ssd::open(&mut medium, 128, 0).err();
+        assert_eq!(refused, Some(OpenError::Newer(4)));
+        medium[SUPER_BYTES..2 * SUPER_BYTES].fill(0);
+        let formatted = Ssd::format(&mut medium, GEOMETRY, 128, [8; 16]);
+        assert_eq!(formatted, Err(OpenError::AlreadyFormatted));
+    }
+
     /// bug: a few bad bytes in the newer slot took the newest vSSD away, after a clean stop. cause: the other slot had the
     /// content before the last change. fix: both slots have each change.
     #[test]
@@ -834,12 +736,14 @@ mod tests {
         let mut ssd = Ssd::open(&mut medium, 128, 0).expect("opens");
         ssd.create(VssdId(1), 1, 8, vec![9; 5]).expect("fits");
         ssd.store(&mut medium).expect("in range");
-        for byte in 0..HEADER_BYTES + ENTRY_BYTES {
-            for slot in 0..2 {
-                medium[slot * SUPER_BYTES + byte] ^= 0x10;
-                let (loaded, _) = Ssd::load(&medium, 128).expect("the other slot is valid");
-                assert_eq!(loaded.vssds(), ssd.vssds());
-                medium[slot * SUPER_BYTES + byte] ^= 0x10;
+        for (offset, page) in ssd.clone().superblock_pages() {
+            for byte in offset as usize..offset as usize + page.len() {
+                for slot in [byte % SUPER_BYTES, SUPER_BYTES + byte % SUPER_BYTES] {
+                    medium[slot] ^= 0x10;
+                    let (loaded, _) = Ssd::load(&medium, 128).expect("the other slot is valid");
+                    assert_eq!(loaded.vssds(), ssd.vssds());
+                    medium[slot] ^= 0x10;
+                }
             }
         }
     }

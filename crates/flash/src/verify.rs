@@ -6,7 +6,8 @@ use crate::checkpoint::Loaded;
 use crate::layout::{Layout, Share};
 use crate::mapping::{Mapped, NONE};
 use crate::recover::{self, Finding};
-use crate::ssd::{OpenError, SLOTS, Slot, Ssd, VssdEntry, read_slot};
+use crate::ssd::{OpenError, SLOTS, Ssd};
+use crate::superblock::{Slot, VssdEntry, read_slot};
 use base::{Device, Lpn, VssdId};
 
 /// How far a verification is.

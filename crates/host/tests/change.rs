@@ -135,6 +135,7 @@ impl World {
 fn record() -> VolumeRecord {
     VolumeRecord {
         id: VOLUME.0,
+        identity: Default::default(),
         name: "v".into(),
         size_bytes: 10 * 4096,
         durability: Default::default(),

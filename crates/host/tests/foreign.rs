@@ -22,6 +22,7 @@ fn ask(world: &mut World, op: Op, rack: Uuid) -> Code {
         rows: 0,
         membership: Membership::default(),
         terms: Terms::default(),
+        part: None,
     };
     let record = match op {
         Op::Open => open.emit(),

@@ -93,6 +93,7 @@ fn snapshot() -> Snapshot {
     };
     let volume = VolumeRecord {
         id: VOLUME.0,
+        identity: Default::default(),
         name: "v".into(),
         size_bytes: 8 * 4096,
         durability: Default::default(),

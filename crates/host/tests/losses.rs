@@ -53,6 +53,7 @@ impl World {
         };
         let volume = VolumeRecord {
             id: 1,
+            identity: Default::default(),
             name: "v".to_owned(),
             size_bytes: 2 * PAGES * PAGE,
             durability: Default::default(),

@@ -132,6 +132,7 @@ impl World {
                 peers: Vec::new(),
             },
             terms: Terms::default(),
+            part: None,
         };
         self.ask(Op::Open, vssd, open.emit(), fate)
     }

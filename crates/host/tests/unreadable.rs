@@ -25,6 +25,7 @@ fn ask(world: &mut World, op: Op, vssd: VssdId) -> Code {
         rows: 0,
         membership: Membership::default(),
         terms: Terms::default(),
+        part: None,
     };
     let record = if op == Op::Open { open.emit() } else { Vec::new() };
     world.ask(op, vssd, record)

@@ -1,7 +1,8 @@
 //! Control records between gateway and node. Layouts: `docs/format/rack-packet.md`.
 
 use crate::membership::{GENERATION_BYTES, MEMBER_BYTES, Membership};
-use base::Addr;
+use crate::part::Part;
+use base::{Addr, NodeId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -45,6 +46,8 @@ pub struct Open {
     pub membership: Membership,
     /// The terms on which the vSSD takes the membership.
     pub terms: Terms,
+    /// The part of a volume that it has a copy of, if the volume has an identity.
+    pub part: Option<Part>,
 }
 
 /// How a member takes a membership.
@@ -77,11 +80,16 @@ impl Terms {
 const RACK_BIT: u8 = 0x80;
 /// A bit of the intent: the terms follow.
 const TERMS_BIT: u8 = 0x40;
+/// A bit of the intent: the part of the volume follows.
+const PART_BIT: u8 = 0x20;
 const RACK_BYTES: usize = 16;
 /// Begins a vSSD's facts in a superblock that have the rack's id. Facts without it begin with a generation or a number, which are small.
 const CONFIG_TAG: [u8; 2] = [0xff, 1];
 /// As [`CONFIG_TAG`], with terms behind the rack's id.
 const CONFIG_TERMS_TAG: [u8; 2] = [0xff, 2];
+/// As [`CONFIG_TERMS_TAG`], with the node and the part of the volume behind the terms. Since version 3 of the flash format all
+/// that is written has it.
+const CONFIG_PART_TAG: [u8; 2] = [0xff, 3];
 /// Place of the rows in the number of channels: a node that does not know rows has too few channels.
 const ROWS_SHIFT: u32 = 16;
 
@@ -96,6 +104,10 @@ impl Open {
         if self.terms != Terms::default() {
             bytes[0] |= TERMS_BIT;
             bytes.push(self.terms.to_byte());
+        }
+        if let Some(part) = &self.part {
+            bytes[0] |= PART_BIT;
+            bytes.extend(part.emit());
         }
         bytes.extend_from_slice(&self.pages.to_be_bytes());
         let channels = self.rows << ROWS_SHIFT | self.channels;
@@ -115,16 +127,21 @@ impl Open {
             0 => (Terms::default(), rest),
             _ => take_terms(rest)?,
         };
+        let (part, rest) = match intent & PART_BIT {
+            0 => (None, rest),
+            _ => take_part(rest)?,
+        };
         let (pages, rest) = rest.split_first_chunk()?;
         let (channels, rest) = rest.split_first_chunk()?;
         Some(Self {
-            intent: *Intent::ALL.get(usize::from(*intent & !(RACK_BIT | TERMS_BIT)))?,
+            intent: *Intent::ALL.get(usize::from(*intent & !(RACK_BIT | TERMS_BIT | PART_BIT)))?,
             rack,
             pages: u32::from_be_bytes(*pages),
             channels: u32::from_be_bytes(*channels) & ((1 << ROWS_SHIFT) - 1),
             rows: u32::from_be_bytes(*channels) >> ROWS_SHIFT,
             membership: Membership::parse(rest)?,
             terms,
+            part,
         })
     }
 }
@@ -152,6 +169,11 @@ fn take_terms(bytes: &[u8]) -> Option<(Terms, &[u8])> {
     Some((Terms::from_byte(*terms)?, rest))
 }
 
+fn take_part(bytes: &[u8]) -> Option<(Option<Part>, &[u8])> {
+    let (part, rest) = Part::take(bytes)?;
+    Some((Some(part), rest))
+}
+
 /// The gateway that has a vSSD: nobody with a lower session changes it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
@@ -174,6 +196,10 @@ pub struct Config {
     pub lead: Option<Lead>,
     /// How it took the membership, as far as that is not over.
     pub terms: Terms,
+    /// The node that has it, if known: a medium that is in another node's place is noticed.
+    pub node: Option<NodeId>,
+    /// The part of a volume that it has a copy of, if known.
+    pub part: Option<Part>,
 }
 
 impl Config {
@@ -182,17 +208,42 @@ impl Config {
         !self.rack.is_nil() && !rack.is_nil() && self.rack != rack
     }
 
-    /// As the superblock keeps it.
-    pub fn emit(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        if self.terms != Terms::default() {
-            bytes.extend_from_slice(&CONFIG_TERMS_TAG);
-            bytes.extend_from_slice(self.rack.as_bytes());
-            bytes.push(self.terms.to_byte());
-        } else if !self.rack.is_nil() {
-            bytes.extend_from_slice(&CONFIG_TAG);
-            bytes.extend_from_slice(self.rack.as_bytes());
+    /// True if the vSSD is part of another set than the one that it is opened for.
+    pub fn is_of_other_set(&self, open: &Open) -> bool {
+        let parts = self.part.as_ref().zip(open.part.as_ref());
+        parts.is_some_and(|(held, asked)| !held.is_of_same_set(asked))
+    }
+
+    /// The vSSD belongs to what it is opened for, as far as that is not known. True if that is new.
+    pub fn claim(&mut self, open: &Open, node: NodeId) -> bool {
+        let known = |config: &Self| (config.rack, config.node, config.part.is_some());
+        let before = known(self);
+        if self.rack.is_nil() {
+            self.rack = open.rack;
         }
+        self.node.get_or_insert(node);
+        if self.part.is_none() {
+            self.part.clone_from(&open.part);
+        }
+        before != known(self)
+    }
+
+    /// Takes the part as the gateway tells it: the size, or the place of the vSSD, may have changed. True if it has.
+    pub fn note_part(&mut self, open: &Open) -> bool {
+        let is_new = open.part.is_some() && self.part != open.part;
+        if is_new {
+            self.part.clone_from(&open.part);
+        }
+        is_new
+    }
+
+    /// As the superblock keeps it, at most 246 bytes.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut bytes = CONFIG_PART_TAG.to_vec();
+        bytes.extend_from_slice(self.rack.as_bytes());
+        bytes.extend([self.terms.to_byte(), self.node.map_or(0, |node| node.0)]);
+        bytes.push(u8::from(self.part.is_some()));
+        bytes.extend(self.part.iter().flat_map(Part::emit));
         bytes.extend(self.membership.emit());
         if let Some(lead) = self.lead {
             bytes.extend_from_slice(&lead.addr.ip.to_be_bytes());
@@ -202,39 +253,39 @@ impl Config {
         bytes
     }
 
-    /// Reads what [`emit`](Config::emit) wrote, `None` if it is malformed. The length tells whether there is a [`Lead`].
+    /// Reads what [`emit`](Config::emit) wrote, in this version or in an earlier one; `None` if it is malformed. The length tells
+    /// whether there is a [`Lead`].
     pub fn parse(bytes: &[u8]) -> Option<Self> {
-        let (rack, terms, bytes) = if let Some(rest) = bytes.strip_prefix(&CONFIG_TERMS_TAG) {
-            let (rack, rest) = take_rack(rest)?;
-            let (terms, rest) = take_terms(rest)?;
-            (rack, terms, rest)
-        } else if let Some(rest) = bytes.strip_prefix(&CONFIG_TAG) {
-            let (rack, rest) = take_rack(rest)?;
-            (rack, Terms::default(), rest)
-        } else {
-            (Uuid::nil(), Terms::default(), bytes)
-        };
-        let with_lead = [LEAD_BYTES, (LEAD_BYTES + GENERATION_BYTES) % MEMBER_BYTES];
-        if !with_lead.contains(&(bytes.len() % MEMBER_BYTES)) {
-            return Some(Self {
-                rack,
-                membership: Membership::parse(bytes)?,
-                lead: None,
-                terms,
-            });
+        let mut config = Self::default();
+        let mut rest = bytes;
+        if let Some(tagged) = bytes.strip_prefix(&CONFIG_PART_TAG) {
+            (config.rack, rest) = take_rack(tagged)?;
+            (config.terms, rest) = take_terms(rest)?;
+            let ([node, has_part], tail) = rest.split_first_chunk()?;
+            config.node = (*node > 0).then_some(NodeId(*node));
+            (config.part, rest) = match has_part {
+                0 => (None, tail),
+                1 => take_part(tail)?,
+                _ => return None,
+            };
+        } else if let Some(tagged) = bytes.strip_prefix(&CONFIG_TERMS_TAG) {
+            (config.rack, rest) = take_rack(tagged)?;
+            (config.terms, rest) = take_terms(rest)?;
+        } else if let Some(tagged) = bytes.strip_prefix(&CONFIG_TAG) {
+            (config.rack, rest) = take_rack(tagged)?;
         }
-        let (membership, lead) = bytes.split_last_chunk::<LEAD_BYTES>()?;
-        let [a, b, c, d, port_high, port_low, session @ ..] = *lead;
-        let lead = Lead {
-            addr: Addr::new([a, b, c, d], u16::from_be_bytes([port_high, port_low])),
-            session: u32::from_be_bytes(session),
-        };
-        Some(Self {
-            rack,
-            membership: Membership::parse(membership)?,
-            lead: Some(lead),
-            terms,
-        })
+        let with_lead = [LEAD_BYTES, (LEAD_BYTES + GENERATION_BYTES) % MEMBER_BYTES];
+        if with_lead.contains(&(rest.len() % MEMBER_BYTES)) {
+            let (membership, lead) = rest.split_last_chunk::<LEAD_BYTES>()?;
+            let [a, b, c, d, port_high, port_low, session @ ..] = *lead;
+            config.lead = Some(Lead {
+                addr: Addr::new([a, b, c, d], u16::from_be_bytes([port_high, port_low])),
+                session: u32::from_be_bytes(session),
+            });
+            rest = membership;
+        }
+        config.membership = Membership::parse(rest)?;
+        Some(config)
     }
 }
 
@@ -254,7 +305,10 @@ pub struct NodeStatus {
     pub free_channels: u32,
     /// Pages that a vSSD may expose for each of its channels.
     pub pages_per_channel: u32,
-    /// Neighbouring rows of units that are free where software-isolated vSSDs share all channels.
+    /// Channels that software-isolated vSSDs share; 0 of a node of an earlier version, where they share all.
+    #[serde(default)]
+    pub group_channels: u32,
+    /// Neighbouring rows of units that are free in a group of so many channels.
     #[serde(default)]
     pub free_rows: u32,
     /// Pages that such a vSSD may expose for each of its rows.
@@ -280,6 +334,9 @@ pub struct NodeStatus {
     /// Which vSSDs these are; `None` if they are too many for a packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roll: Option<Roll>,
+    /// Some of them, if they are too many for a packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roll_part: Option<RollPart>,
     /// Reads answered.
     pub reads: u64,
     /// Writes answered as coordinator.
@@ -302,6 +359,16 @@ pub struct NodeStatus {
     /// Mean erases of a block of the vSSDs here: their wear.
     #[serde(default)]
     pub erase_count_mean: f64,
+}
+
+impl NodeStatus {
+    /// Channels of a set of software-isolated vSSDs here.
+    pub fn shared_channels(&self) -> u32 {
+        match self.group_channels {
+            0 => self.channels,
+            channels => channels,
+        }
+    }
 }
 
 /// A gateway as a node has seen it.
@@ -331,11 +398,48 @@ pub struct Roll {
     pub unheard: Vec<(u32, u32)>,
 }
 
+/// Some of the vSSDs of a node, in the order of their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RollPart {
+    /// They are.
+    pub roll: Roll,
+    /// The number from which on the node was asked.
+    pub from: u32,
+    /// The number from which on there are more; 0 if there are not.
+    pub next: u32,
+}
+
+impl Roll {
+    /// Adds what another part tells.
+    pub fn extend(&mut self, other: Self) {
+        self.here.extend(other.here);
+        self.joining.extend(other.joining);
+        self.failed.extend(other.failed);
+        self.unheard.extend(other.unheard);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::membership::{Member, PEERS_MAX};
-    use base::{NodeId, VssdId};
+    use crate::registry::Durability;
+    use base::VssdId;
+
+    fn part(name: &str, size_bytes: u64) -> Part {
+        Part {
+            volume: Uuid::from_u128(5),
+            set: Uuid::from_u128(6),
+            number: 7,
+            name: name.to_owned(),
+            size_bytes,
+            durability: Durability::Media,
+            read_only: size_bytes > 1,
+            index: 8,
+            place: (size_bytes > 1).then_some(2),
+            copies: 3,
+        }
+    }
 
     #[test]
     fn records_survive_the_wire_and_junk_is_refused() {
@@ -361,6 +465,7 @@ mod tests {
                         expels: generation > 1,
                         yields: generation == 1,
                     },
+                    part: (generation > 0).then(|| part("db", 1)),
                 };
                 assert_eq!(Open::parse(&open.emit()), Some(open));
             }
@@ -382,7 +487,7 @@ mod tests {
                 session: 77,
             };
             for (lead, rack) in [(None, 0), (Some(lead), 0), (None, 9), (Some(lead), u128::MAX)] {
-                for yields in [false, true] {
+                for (yields, name) in [(false, None), (true, Some("")), (false, Some(&*"n".repeat(128)))] {
                     let config = Config {
                         rack: Uuid::from_u128(rack),
                         membership: membership.clone(),
@@ -391,7 +496,10 @@ mod tests {
                             expels: false,
                             yields,
                         },
+                        node: yields.then_some(NodeId(255)),
+                        part: name.map(|name| part(name, u64::MAX)),
                     };
+                    assert!(config.emit().len() <= 246, "a superblock's entry has room");
                     assert_eq!(Config::parse(&config.emit()), Some(config));
                 }
             }

@@ -308,6 +308,7 @@ mod tests {
         };
         let volume = |id: u32| VolumeRecord {
             id,
+            identity: Default::default(),
             name: format!("v{id}"),
             size_bytes: 200 * 4096,
             durability: Default::default(),

@@ -17,6 +17,7 @@ fn records() -> Snapshot {
         next_vssd: 2,
         volumes: vec![VolumeRecord {
             id: 1,
+            identity: Default::default(),
             name: "v".into(),
             size_bytes: 4096,
             durability: Default::default(),

@@ -21,7 +21,7 @@ pub enum Isolation {
     /// Nothing: each has channels of its own.
     #[default]
     Hardware,
-    /// All channels of their SSD, of whose planes each has some.
+    /// The channels of a group, of whose planes each has some.
     Software,
 }
 

@@ -96,6 +96,9 @@ impl LeavingRecord {
 /// Replicas of one part of a volume. The first is the primary: it orders the writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetRecord {
+    /// Its random identity, which no other set has; nil until a gateway of this version has stored the records.
+    #[serde(default, skip_serializing_if = "Uuid::is_nil")]
+    pub identity: Uuid,
     /// Pages of 4096 bytes that clients see of this set.
     pub pages: u32,
     /// Channels of each vSSD.
@@ -249,6 +252,9 @@ fn is_false(flag: &bool) -> bool {
 pub struct VolumeRecord {
     /// Its number, never used again.
     pub id: u32,
+    /// Its random identity, which no other volume has; nil until a gateway of this version has stored the records.
+    #[serde(default, skip_serializing_if = "Uuid::is_nil")]
+    pub identity: Uuid,
     /// Its name, which clients use.
     pub name: String,
     /// Its size, a multiple of 512.
@@ -427,6 +433,26 @@ impl Snapshot {
     /// A volume's UUID, which no other volume of this or any other rack has.
     pub fn uuid_of(&self, volume: &VolumeRecord) -> Uuid {
         Uuid::new_v5(&self.rack, &volume.id.to_be_bytes())
+    }
+
+    /// Gives identities to volumes and sets that have none. `nonce` is random, and the caller's alone.
+    pub fn identify(&mut self, nonce: Uuid) {
+        for volume in &mut self.volumes {
+            if volume.identity.is_nil() {
+                volume.identity = Uuid::new_v5(&nonce, &volume.id.to_be_bytes());
+            }
+            let growing = self
+                .growing
+                .iter_mut()
+                .filter(|growth| growth.volume == volume.id);
+            let growing = growing.flat_map(|growth| &mut growth.sets);
+            for set in volume.sets.iter_mut().chain(growing) {
+                let first = set.replicas.first().map_or(0, |replica| replica.vssd);
+                if set.identity.is_nil() {
+                    set.identity = Uuid::new_v5(&volume.identity, &first.to_be_bytes());
+                }
+            }
+        }
     }
 
     /// The volumes that clients see.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 pub struct Site {
     /// Its number.
     pub node: u8,
-    /// Channels of its SSD.
+    /// Channels that software-isolated vSSDs share there.
     pub channels: u32,
     /// Channels that no vSSD has.
     pub free_channels: u32,
@@ -28,7 +28,7 @@ impl Site {
     pub fn new(node: u8, status: &NodeStatus, rack: Uuid, is_open: bool) -> Self {
         Self {
             node,
-            channels: status.channels,
+            channels: status.shared_channels(),
             free_channels: status.free_channels,
             pages_per_channel: status.pages_per_channel,
             free_rows: status.free_rows,

@@ -35,6 +35,7 @@ fn volume(id: u32, next_vssd: &mut u32, sets: &[&[u8]]) -> VolumeRecord {
     };
     VolumeRecord {
         id,
+        identity: Default::default(),
         name: format!("v{id}"),
         size_bytes: 4096,
         durability: Default::default(),

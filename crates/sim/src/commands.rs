@@ -413,6 +413,7 @@ mod tests {
         };
         let volume = VolumeRecord {
             id: 1,
+            identity: Default::default(),
             name: "v".to_owned(),
             size_bytes: 4096,
             durability: Durability::Memory,

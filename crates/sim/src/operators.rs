@@ -15,6 +15,7 @@ use host::{Gateway, Input, Output};
 use rack::heal::Rules;
 use rack::registry::{DrainRecord, JoiningRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use std::collections::BTreeSet;
+use uuid::Uuid;
 
 /// A command that finds no gateway that serves is tried again after this, in ns.
 const AGAIN_NS: u64 = 1_000_000;
@@ -225,6 +226,7 @@ impl Operators {
             role,
             exchange_within: Some(control.exchange_within),
             heal: control.heal,
+            nonce: Uuid::from_u64_pair(gateway as u64 + 1, u64::from(boot) + 1),
         };
         self.running[gateway] = Some(Running {
             boot,

@@ -231,6 +231,7 @@ impl RackFleet {
             }
             records.push(VolumeRecord {
                 id: index as u32 + 1,
+                identity: Default::default(),
                 name: format!("v{}", index + 1),
                 size_bytes: u64::from(layout.sets) * u64::from(layout.pages_per_set) * PAGE_BYTES as u64,
                 durability: layout.durability,

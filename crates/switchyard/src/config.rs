@@ -143,9 +143,12 @@ pub struct Options {
     /// Channels of each node's SSD; a vSSD owns whole channels [default: 16]
     #[arg(long, value_name = "N")]
     pub channels: Option<u32>,
-    /// Chips behind each channel, 1 to 64; a node fits as many software-isolated vSSDs [default: 1, or 8 with `isolation = "software"`]
+    /// Chips behind each channel, 1 to 256; a channel group fits as many software-isolated vSSDs [default: 1, or 8 with `isolation = "software"`]
     #[arg(long, value_name = "N")]
     pub chips: Option<u32>,
+    /// Channels that software-isolated vSSDs share [default: all]
+    #[arg(long, value_name = "N")]
+    pub group_channels: Option<u32>,
     /// Isolation of vSSDs: `hardware` (channels of their own) or `software` (chips on shared channels) [default: hardware]
     #[arg(long, value_name = "WHAT")]
     pub isolation: Option<String>,
@@ -250,6 +253,7 @@ impl Options {
             size,
             channels,
             chips,
+            group_channels,
             isolation,
             over_provisioning,
             cache,
@@ -313,6 +317,8 @@ pub struct Config {
     pub media: MediaKind,
     /// Bytes of a medium.
     pub media_bytes: u64,
+    /// Channels that software-isolated vSSDs share.
+    pub group_channels: u32,
     /// Channels and chips of a new SSD.
     pub shape: Shape,
     /// Default isolation of vSSDs.
@@ -422,13 +428,17 @@ impl Config {
             return Err(refuse("replicas", replicas, &why));
         }
         let (shape, isolation) = flash_shape(&options)?;
+        let group_channels = options.group_channels.unwrap_or(shape.channels);
+        within("group_channels", group_channels, 1, shape.channels)?;
         let cores = within("cores", options.cores.unwrap_or(1), 1, 1 + usize::from(nodes))?;
         let rack_port = options.rack_port.unwrap_or(base::limits::RACK_PORT);
         within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 2)?;
         let pool_pages = pool_pages(options.pool, nodes)?;
         let (policy, shaping) = (policy(&options)?, shaping(&options)?);
         let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1))
-            * shape.channels.max(shape.chips) as usize;
+            * shape
+                .channels
+                .max(shape.chips * (shape.channels / group_channels)) as usize;
         Ok(Self {
             dir: options.dir.unwrap_or_else(default_dir),
             nodes,
@@ -439,6 +449,7 @@ impl Config {
             media: options.media.unwrap_or(MediaKind::File),
             media_bytes: media_bytes(options.size.unwrap_or(Size(4 << 30)))?,
             shape,
+            group_channels,
             isolation,
             over_provisioning: over_provisioning(options.over_provisioning)?,
             cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
@@ -525,6 +536,7 @@ impl Config {
         node.unit.device_depth = self.device_depth;
         node.unit.cache_pages = self.cache_pages;
         node.copy_cap = self.copy_cap;
+        node.group_channels = self.group_channels;
         node
     }
 }
@@ -563,7 +575,7 @@ fn flash_shape(options: &Options) -> anyhow::Result<(Shape, Isolation)> {
     };
     let shape = Shape {
         channels: within("channels", options.channels.unwrap_or(16), 1, CHANNELS_MAX as u32)?,
-        chips: within("chips", options.chips.unwrap_or(chips), 1, 64)?,
+        chips: within("chips", options.chips.unwrap_or(chips), 1, 256)?,
     };
     Ok((shape, isolation))
 }
@@ -803,7 +815,8 @@ mod tests {
             ("timing = 'nope'", ["timing = nope", "p-ssd"]),
             ("durability = 'x'", ["durability = x", "media"]),
             ("isolation = 'x'", ["isolation = x", "software"]),
-            ("chips = 65", ["chips = 65", "1"]),
+            ("chips = 257", ["chips = 257", "1"]),
+            ("group_channels = 17", ["group_channels = 17", "16"]),
             ("demo = 100", ["demo = 100", "512"]),
             ("pool = '1MiB'", ["pool = 1 MiB", "at least"]),
             ("cache = '1GiB'", ["cache = 1 GiB", "half the pool"]),

@@ -39,6 +39,7 @@ mod failure;
 mod followed;
 mod foreign;
 mod identity;
+mod inventory;
 mod launch;
 mod machine;
 mod metrics;

@@ -1,18 +1,17 @@
-//! `switchyard registry`: shows a registry, backs it up, restores it. The rack may run while it is shown or backed up.
+//! `switchyard registry`: shows a registry, backs it up, restores it, and makes it again from what the nodes have. The rack may run
+//! while it is shown or backed up.
 
 use crate::datadir::write_durably;
 use crate::failure::Failure;
+use crate::inventory;
 use crate::registry::{Place, emit, parse};
+use crate::role::gateway::parse_node;
 use anyhow::{Context, bail};
+use base::{Addr, NodeId};
 use clap::{Args, Subcommand};
+use rack::rebuild::{Found, Terms, VOLUMES_SKIPPED, VSSDS_SKIPPED, rebuild};
 use rack::registry::Snapshot;
 use std::path::{Path, PathBuf};
-
-/// A restored registry leaves out so many numbers if the one that it replaces cannot be read. They may have been given out since the
-/// backup. A number that is used again would show a new volume the data of an old one.
-const VSSDS_SKIPPED: u32 = 100_000;
-/// The same for volumes.
-const VOLUMES_SKIPPED: u32 = 1000;
 
 /// `switchyard registry`.
 #[derive(Args)]
@@ -62,6 +61,45 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Make records that were lost again from what the nodes have
+    #[command(
+        after_help = "Stop every gateway of the rack first. Name all nodes, and have them and a ToR run. What is missing or \
+        contradicts is told, and nothing is written then.\n\n\
+        Example:\n  switchyard registry rebuild --node 1=10.0.0.11:8888 --node 2=10.0.0.12:8888 --registry rack-data"
+    )]
+    Rebuild(Rebuild),
+}
+
+#[derive(Args)]
+struct Rebuild {
+    /// A node's number and address; repeat it for each node of the rack
+    #[arg(long = "node", value_name = "N=IP:PORT", required = true, value_parser = parse_node)]
+    nodes: Vec<(NodeId, Addr)>,
+    #[command(flatten)]
+    target: Target,
+    /// Go on without copies that are missing, where another one holds everything
+    #[arg(long)]
+    without_missing: bool,
+    /// Leave this volume out; its copies stay on the nodes
+    #[arg(long = "leave-out", value_name = "VOLUME")]
+    left_out: Vec<String>,
+    /// Put the records in the place of those that there are, which are LOST
+    #[arg(long, requires = "registry")]
+    replace: bool,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Target {
+    /// A directory, or etcd://HOST:PORT,…[/PREFIX], that has no records
+    #[arg(long, value_name = "DIR|URL")]
+    registry: Option<Place>,
+    /// Write a backup instead, for `switchyard registry restore`
+    #[arg(long, value_name = "FILE")]
+    backup: Option<PathBuf>,
+    /// Write nothing: show the records as JSON
+    #[arg(long)]
+    dry_run: bool,
 }
 
 /// Carries it out.
@@ -73,7 +111,67 @@ pub fn run(args: RecordsArgs) -> anyhow::Result<()> {
         }
         Command::Backup { at, file } => backup(&at.registry, &file),
         Command::Restore { at, file, force } => restore(&at.registry, &file, force),
+        Command::Rebuild(args) => {
+            let nodes = args.nodes.iter().map(|&(node, addr)| inventory::ask(node, addr));
+            made_again(&nodes.collect::<Result<Vec<_>, _>>()?, args)
+        }
     }
+}
+
+/// Writes, or shows, the records that the nodes amount to.
+fn made_again(nodes: &[Found], args: Rebuild) -> anyhow::Result<()> {
+    let terms = Terms {
+        without_missing: args.without_missing,
+        left_out: args.left_out,
+    };
+    let snapshot = match rebuild(nodes, &terms) {
+        Ok(snapshot) => snapshot,
+        Err(problems) => {
+            problems.iter().for_each(|problem| println!("{problem}"));
+            bail!(Failure::Problems(problems.len()));
+        }
+    };
+    if let Some(file) = args.target.backup {
+        if file.exists() {
+            bail!(Failure::Usage(format!(
+                "{} is there already: name another file",
+                file.display()
+            )));
+        }
+        write_durably(&file, &emit(&snapshot)).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("{}: {}", file.display(), summary(&snapshot));
+    } else if let Some(place) = args.target.registry {
+        if !args.replace && place.exists()? {
+            bail!(Failure::InUse(format!(
+                "{place} has records: keep them, name another place, or say --replace to lose them"
+            )));
+        }
+        place.create()?;
+        place.restore(|stored| replaced(snapshot, stored.as_ref()))?;
+        println!("{place}: {}", summary(&place.load()?));
+    } else {
+        println!("{}", serde_json::to_string_pretty(&snapshot)?);
+    }
+    Ok(())
+}
+
+/// The records that were made again, in the place of those that are stored.
+fn replaced(snapshot: Snapshot, stored: Option<&Snapshot>) -> anyhow::Result<Snapshot> {
+    let lead = stored.and_then(|stored| stored.lead.as_ref());
+    if let Some(lead) = lead.filter(|lead| !lead.gateway.is_empty()) {
+        bail!(Failure::InUse(format!(
+            "the gateway {} leads, or was killed: stop every gateway first, or name another place",
+            lead.gateway
+        )));
+    }
+    let known = stored.filter(|stored| stored.rack == snapshot.rack);
+    let number = |of: fn(&Snapshot) -> u32| known.map_or(0, of).max(of(&snapshot));
+    Ok(Snapshot {
+        epoch: stored.map_or(0, |stored| stored.epoch).max(snapshot.epoch) + 1,
+        next_vssd: number(|records| records.next_vssd),
+        next_volume: number(|records| records.next_volume),
+        ..snapshot
+    })
 }
 
 fn backup(place: &Place, file: &Path) -> anyhow::Result<()> {

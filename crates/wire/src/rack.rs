@@ -80,6 +80,8 @@ wire_enum! {
         Status = 34,
         /// Gateway to a central controller: what its flows used and want; answered by what they may use.
         Demand = 35,
+        /// To a node: which vSSDs there are, from this number on. It changes nothing.
+        List = 36,
     }
 }
 
@@ -122,6 +124,8 @@ wire_enum! {
         Foreign = 26,
         /// Status: the request that is asked about is not here: send it.
         Absent = 27,
+        /// Status: the vSSD is part of another volume or set.
+        OtherSet = 28,
     }
 }
 

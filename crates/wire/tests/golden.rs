@@ -36,6 +36,7 @@ fn name(op: Op) -> &'static str {
         Op::Delete => "delete",
         Op::Status => "status",
         Op::Demand => "demand",
+        Op::List => "list",
     }
 }
 

@@ -30,6 +30,7 @@ use super::step::{Change, Step, departed, has_new_primary, pauses, undecided};
 use base::{Instant, NodeId, VolumeId, VssdId};
 use rack::control::Intent;
 use rack::exchange::ChangeState;
+use rack::part::Part;
 use rack::registry::{SetRecord, VolumeRecord};
 use wire::rack::Code;
 
@@ -75,8 +76,9 @@ impl Changes {
         flight: &mut Flight,
         index: u32,
         number: usize,
-        set: &SetRecord,
+        record: &VolumeRecord,
     ) -> bool {
+        let set = &record.sets[number];
         if set.leaving.is_none() && set.expelling.is_none() {
             return false;
         }
@@ -87,7 +89,7 @@ impl Changes {
             step: Step::first(set),
             resumed: true,
         };
-        ask(now, &mut flight.control, set, &change);
+        ask(now, &mut flight.control, record, &change);
         self.0.push(change);
         true
     }
@@ -207,7 +209,8 @@ fn is_secure(flight: &Flight, change: &Change) -> bool {
 /// Changes of a step here, and its requests to nodes.
 fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
     let number = change.set;
-    let record = flight.volumes[index].record.sets[number].clone();
+    let volume = flight.volumes[index].record.clone();
+    let record = &volume.sets[number];
     match change.step {
         Step::Flush => {
             flight.set(index, number).joined = record.joining.map(|joining| VssdId(joining.vssd));
@@ -216,26 +219,30 @@ fn enter(now: Instant, flight: &mut Flight, index: u32, change: &Change) {
             flight.set(index, number).taking_over |= pauses(leaving);
         }
         Step::Settle => {
-            flight.set(index, number).taking_over |= has_new_primary(&record);
+            flight.set(index, number).taking_over |= has_new_primary(record);
             let replicas = record.replicas.iter();
             let new = replicas.map(|replica| VssdId(replica.vssd)).collect();
-            flight.replace(now, index, number, &departed(&record), new);
+            flight.replace(now, index, number, &departed(record), new);
         }
         Step::Create | Step::Join | Step::Joined | Step::Ease(_) | Step::Secured => {}
     }
-    ask(now, &mut flight.control, &record, change);
+    ask(now, &mut flight.control, &volume, change);
 }
 
-fn ask(now: Instant, control: &mut Control, set: &SetRecord, change: &Change) {
-    let owner = change.owner();
+fn ask(now: Instant, control: &mut Control, volume: &VolumeRecord, change: &Change) {
+    let (owner, set) = (change.owner(), &volume.sets[change.set]);
+    let open = |control: &mut Control, set: &SetRecord, member: (VssdId, NodeId), intent| {
+        let part = Part::of(volume, change.set, set, member.0);
+        control.open(now, owner, set, member, intent, part);
+    };
     let joining = set
         .joining
         .map(|joining| (VssdId(joining.vssd), NodeId(joining.node)));
     match (change.step, joining) {
-        (Step::Create, Some(joining)) => control.open(now, owner, set, joining, Intent::Prepare),
+        (Step::Create, Some(joining)) => open(control, set, joining, Intent::Prepare),
         (Step::Join, _) => {
             for member in set.vssds() {
-                control.open(now, owner, set, member, Intent::Serve);
+                open(control, set, member, Intent::Serve);
             }
         }
         (Step::Flush, Some(joining)) => control.flush(now, owner, joining),
@@ -248,7 +255,7 @@ fn ask(now: Instant, control: &mut Control, set: &SetRecord, change: &Change) {
         (Step::Secure(leaving), _) => {
             let before = undecided(set, leaving);
             for member in before.vssds() {
-                control.open(now, owner, &before, member, Intent::Serve);
+                open(control, &before, member, Intent::Serve);
                 control.flush(now, owner, member);
             }
             control.insist(owner);
@@ -266,7 +273,7 @@ fn ask(now: Instant, control: &mut Control, set: &SetRecord, change: &Change) {
                     Intent::Serve
                 };
                 let member = (VssdId(replica.vssd), NodeId(replica.node));
-                control.open(now, owner, set, member, intent);
+                open(control, set, member, intent);
             }
             control.insist(owner);
         }

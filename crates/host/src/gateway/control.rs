@@ -2,8 +2,9 @@
 //! repeated until it is answered.
 
 use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId};
-use rack::control::{Intent, NodeStatus, Open, Terms, emit_rack};
+use rack::control::{Intent, NodeStatus, Open, Roll, Terms, emit_rack};
 use rack::membership::{Member, Membership};
+use rack::part::Part;
 use rack::registry::SetRecord;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
@@ -53,6 +54,8 @@ pub struct NodeAnswer {
     pub addr: Addr,
     /// Its last status and the time, if any.
     pub last: Option<(Instant, NodeStatus)>,
+    /// Its vSSDs as far as it has told them, while it goes on.
+    told: Roll,
 }
 
 /// Requests in progress and nodes known.
@@ -77,6 +80,24 @@ fn addr_of(nodes: &[NodeAnswer], node: NodeId) -> Addr {
     known.map_or(Addr::NONE, |answer| answer.addr)
 }
 
+impl NodeAnswer {
+    /// Takes a status. Of many vSSDs it tells some: then the node is to be asked for more, from this number on.
+    fn take(&mut self, now: Instant, mut status: NodeStatus) -> Option<VssdId> {
+        if let Some(part) = status.roll_part.take() {
+            if part.from == 0 {
+                self.told = Roll::default();
+            }
+            self.told.extend(part.roll);
+            if part.next > 0 {
+                return Some(VssdId(part.next));
+            }
+            status.roll = Some(core::mem::take(&mut self.told));
+        }
+        self.last = Some((now, status));
+        None
+    }
+}
+
 impl Control {
     /// A control path to these nodes.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Addr)>) -> Self {
@@ -86,6 +107,7 @@ impl Control {
                 node,
                 addr,
                 last: None,
+                told: Roll::default(),
             })
             .collect();
         Self {
@@ -104,7 +126,12 @@ impl Control {
         let answer = |&(node, addr): &(NodeId, Addr)| {
             let is_it = |known: &&NodeAnswer| (known.node, known.addr) == (node, addr);
             let last = known.iter().find(is_it).and_then(|known| known.last.clone());
-            NodeAnswer { node, addr, last }
+            NodeAnswer {
+                node,
+                addr,
+                last,
+                told: Roll::default(),
+            }
         };
         self.nodes = nodes.iter().map(answer).collect();
         let is_known = |ask: &Ask| nodes.iter().any(|(node, _)| *node == ask.node);
@@ -140,6 +167,7 @@ impl Control {
         set: &SetRecord,
         (vssd, node): (VssdId, NodeId),
         intent: Intent,
+        part: Option<Part>,
     ) {
         let leaving = set.leaving.map(|leaving| VssdId(leaving.vssd));
         let others = set
@@ -164,6 +192,7 @@ impl Control {
                 expels: set.expelling.is_some(),
                 yields: set.joining.is_some_and(|joining| joining.vssd == vssd.0),
             },
+            part,
         };
         self.ask(now, owner, vssd, node, Op::Open, open.emit());
     }
@@ -275,8 +304,10 @@ impl Control {
         if header.op == Op::Status
             && let Ok(status) = serde_json::from_slice::<NodeStatus>(packet.record())
             && let Some(node) = self.nodes.iter_mut().find(|node| node.addr == header.source)
+            && let Some(next) = node.take(now, status)
         {
-            node.last = Some((now, status));
+            let node = node.node;
+            self.ask(now, Owner::Nodes, next, node, Op::Status, Vec::new());
         }
     }
 

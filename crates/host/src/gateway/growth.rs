@@ -5,6 +5,7 @@ use super::Gateway;
 use super::control::Owner;
 use base::{Instant, VolumeId, VssdId};
 use rack::control::Intent;
+use rack::part::Part;
 use rack::registry::SetRecord;
 use wire::rack::Code;
 
@@ -13,9 +14,16 @@ impl Gateway {
     pub fn make_growth(&mut self, now: Instant, id: VolumeId, sets: &[SetRecord]) {
         let (owner, flight) = (Owner::Growth(id), &mut self.traffic.flight);
         flight.control.cancel(owner);
-        for set in sets {
+        let known = flight.find(id).map(|index| flight.volumes[index].record.clone());
+        for (further, set) in sets.iter().enumerate() {
             for member in set.vssds() {
-                flight.control.open(now, owner, set, member, Intent::Prepare);
+                let part = known.as_ref().and_then(|record| {
+                    let index = record.sets.len() + further;
+                    Part::of(record, index, set, member.0)
+                });
+                flight
+                    .control
+                    .open(now, owner, set, member, Intent::Prepare, part);
             }
         }
         flight.send_control(now);

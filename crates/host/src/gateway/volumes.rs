@@ -9,6 +9,7 @@ use super::set::Set;
 use base::{Instant, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
 use rack::control::Intent;
+use rack::part::Part;
 use rack::registry::VolumeRecord;
 use wire::Export;
 use wire::rack::Code;
@@ -65,12 +66,13 @@ impl Gateway {
             flight.primaries.insert(replicas[0].0, (index, number));
             flight.volumes[index].sets.push(Set::new(replicas, first_page));
             first_page += u64::from(set.pages);
-            if self.changes.resume(now, flight, index, number, set) {
+            if self.changes.resume(now, flight, index, number, &record) {
                 continue;
             }
             for replica in &set.replicas {
                 let member = (VssdId(replica.vssd), NodeId(replica.node));
-                flight.control.open(now, owner, set, member, intent);
+                let part = Part::of(&record, number, set, member.0);
+                flight.control.open(now, owner, set, member, intent, part);
             }
         }
         flight.volumes[index].record = record;

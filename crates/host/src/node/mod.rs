@@ -7,7 +7,9 @@
 mod collector;
 mod group;
 mod held;
+mod roll;
 mod stages;
+mod superblock;
 mod timed;
 mod tors;
 mod unit;
@@ -19,21 +21,18 @@ pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 use crate::{Input, Output};
 use base::device::Silence;
 use base::event::{self, MediumOperation};
-use base::{
-    Addr, Device, Instant, Machine, MediaDone, MediaOp, NodeId, Page, Pool, Reserve, VssdId, time::earliest,
-};
-use flash::{
-    CreateError, GcMode, Isolation, Loan, OpenError, RecoveryReport, SLOTS, Ssd, Timing, Vssd, VssdConfig,
-    VssdEntry,
-};
+use base::{Addr, Device, Instant, Machine, MediaDone, NodeId, Pool, VssdId, time::earliest};
+use flash::{GcMode, Isolation, OpenError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdEntry};
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
 use rack::pace::{Cap, Pace};
 use rack::uplink::Uplink;
 use std::collections::VecDeque;
+use superblock::{Changes, Job, lead_of};
+use thiserror::Error;
 use tors::Tors;
 use units::Units;
 use uuid::Uuid;
-use wire::rack::{Code, Header, Op, PAYLOAD_BYTES_MAX, Packet, Payload, flags};
+use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 
 /// Media operations carry the unit's index above this bit.
 const UNIT_SHIFT: u32 = 48;
@@ -66,6 +65,8 @@ pub struct NodeConfig {
     pub over_provisioning: f64,
     /// Programs between two checkpoints.
     pub checkpoint_every_programs: u64,
+    /// Channels of each group of software-isolated vSSDs; 0 for all. With fewer, more vSSDs fit the node.
+    pub group_channels: u32,
     /// Blocks that software-isolated vSSDs lend each other at once (RackBlox §3.5.2: 1 GB).
     pub borrow_blocks: u32,
     /// How its vSSDs are served.
@@ -88,6 +89,7 @@ impl NodeConfig {
             gc_mode: GcMode::Preemptible { step_pages: 8 },
             over_provisioning,
             checkpoint_every_programs: 1 << 20,
+            group_channels: 0,
             borrow_blocks: 8,
             unit: UnitConfig {
                 policy: rack::sched::Policy::Coordinated,
@@ -103,52 +105,39 @@ impl NodeConfig {
     }
 }
 
-/// Work on the superblock: one at a time.
-#[derive(Debug)]
-enum Job {
-    Open(Header, Open),
-    Move(Header),
-    /// Another gateway has it from now on.
-    Lead(Header),
-    /// With what the vSSD had borrowed, and of which group.
-    Delete(Header, Option<(usize, Vec<Loan>)>),
-}
-
-impl Job {
-    fn header(&self) -> &Header {
-        let (Self::Open(header, _) | Self::Move(header) | Self::Lead(header) | Self::Delete(header, _)) =
-            self;
-        header
-    }
-}
-
-#[derive(Debug)]
-struct Writing {
-    job: Job,
-    /// Pages of the slots that come after the present one.
-    slots: VecDeque<Vec<(u64, Page)>>,
-    /// Writes of the present one that are under way.
-    left: usize,
-    flushing: bool,
-    failed: bool,
-}
-
-/// The gateway that a request to open comes from.
-fn lead_of(header: &Header) -> Lead {
-    Lead {
-        addr: header.source,
-        session: header.session,
-    }
-}
-
 /// The superblock's facts about a vSSD that is made.
-fn config_of_new(header: &Header, open: &Open) -> Config {
+fn config_of_new(node: NodeId, header: &Header, open: &Open) -> Config {
     Config {
         rack: open.rack,
         membership: open.membership.clone(),
         lead: Some(lead_of(header)),
         terms: open.terms,
+        node: Some(node),
+        part: open.part.clone(),
     }
+}
+
+/// Why a node does not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StartError {
+    /// The medium cannot be opened.
+    #[error(transparent)]
+    Medium(#[from] OpenError),
+    /// The medium is another node's: what is on it would be missing there, and be taken for lost.
+    #[error(
+        "the medium is that of node {}: put each node's own medium back, or use an empty one", .0.0
+    )]
+    OtherNode(NodeId),
+}
+
+/// The node whose vSSDs are on a medium, if any says so.
+fn node_of(medium: &dyn Device, page_bytes: usize) -> Result<Option<NodeId>, OpenError> {
+    let ssd = Ssd::look(medium, page_bytes)?;
+    let mut configs = ssd
+        .vssds()
+        .iter()
+        .filter_map(|entry| Config::parse(&entry.config));
+    Ok(configs.find_map(|config| config.node))
 }
 
 /// A storage server.
@@ -156,17 +145,11 @@ pub struct Node {
     config: NodeConfig,
     tors: Tors,
     pool: Pool,
-    /// Of the pool, what a change of the superblock is written from.
-    reserve: Reserve,
     ssd: Ssd,
     units: Units,
-    jobs: VecDeque<Job>,
-    writing: Option<Writing>,
+    changes: Changes,
     /// The last vSSDs that were deleted: a late request to make one is refused.
     deleted: VecDeque<VssdId>,
-    /// A write or flush of the superblock failed: which of its slots holds what is not known before the next start, and
-    /// nothing more is written there.
-    latched: bool,
     silence: Silence,
     reports: Vec<(VssdId, RecoveryReport)>,
     /// vSSDs of the superblock that cannot be recovered. They are not served, and keep their channels until they are deleted.
@@ -184,12 +167,14 @@ impl Node {
         config: NodeConfig,
         pool: Pool,
         medium: &mut dyn Device,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, StartError> {
+        if let Some(other) = node_of(medium, pool.page_bytes())?.filter(|node| *node != config.id) {
+            return Err(StartError::OtherNode(other));
+        }
         let ssd = Ssd::open(medium, pool.page_bytes(), config.boot_min)?;
-        let superblock_pages = SLOTS as usize * ssd.superblock_page_count(1);
         let mut node = Self {
+            changes: Changes::new(SUPERBLOCK_ID, &pool, &ssd),
             ssd,
-            reserve: pool.reserve(superblock_pages),
             pool,
             units: Units::new(
                 config.unit.gc,
@@ -198,10 +183,7 @@ impl Node {
             ),
             tors: Tors::new(now, config.addr, &config.tors),
             config,
-            jobs: VecDeque::new(),
-            writing: None,
             deleted: VecDeque::new(),
-            latched: false,
             silence: Silence::default(),
             reports: Vec::new(),
             unreadable: Vec::new(),
@@ -354,9 +336,8 @@ impl Node {
     /// True when, after [`drain`](Node::drain), nothing is in flight and the checkpoint of every vSSD is durable. A
     /// vSSD whose medium failed counts as quiet.
     pub fn is_quiet(&self) -> bool {
-        let superblock = self.writing.is_some() || !self.jobs.is_empty();
         let mut slots = self.units.slots.iter().flatten();
-        !superblock && slots.all(|slot| slot.unit.is_quiet())
+        self.changes.is_idle() && slots.all(|slot| slot.unit.is_quiet())
     }
 
     /// Content of a `status` packet.
@@ -369,7 +350,8 @@ impl Node {
             channels: self.ssd.geometry().channels,
             free_channels: self.ssd.free_channels(),
             pages_per_channel: self.pages_per_channel(),
-            free_rows: self.ssd.free_rows(),
+            group_channels: self.group_channels(),
+            free_rows: self.ssd.free_rows(self.group_channels()),
             pages_per_row: self.pages_per_row(),
             free_ratio_min: 1.0,
             unreadable: self.unreadable.len() as u32,
@@ -412,7 +394,7 @@ impl Node {
         };
         for unit in self.units() {
             let vssd = unit.identity().vssd.0;
-            if unit.is_latched() || self.latched {
+            if unit.is_latched() || self.changes.is_latched() {
                 roll.failed.push(vssd);
             } else if !unit.is_serving() {
                 roll.joining.push(vssd);
@@ -444,11 +426,18 @@ impl Node {
         (physical * (1.0 - self.config.over_provisioning)) as u32
     }
 
+    fn group_channels(&self) -> u32 {
+        match self.config.group_channels {
+            0 => self.ssd.geometry().channels,
+            channels => channels.min(self.ssd.geometry().channels),
+        }
+    }
+
     fn pages_per_row(&self) -> u32 {
-        let geometry = self.ssd.geometry();
-        let physical = geometry.pages() / geometry.units_per_channel();
+        let (geometry, channels) = (self.ssd.geometry(), self.group_channels());
+        let physical = channels * geometry.pages_per_channel() / geometry.units_per_channel();
         let visible = (f64::from(physical) * (1.0 - self.config.over_provisioning)) as u32;
-        let max = geometry.logical_pages_max_shared(geometry.channels, 1, self.pool.page_bytes());
+        let max = geometry.logical_pages_max_shared(channels, 1, self.pool.page_bytes());
         visible.min(max)
     }
 
@@ -476,6 +465,13 @@ impl Node {
             Op::Open => self.open_vssd(now, &packet),
             Op::Delete => self.delete_vssd(now, header, parse_rack(packet.record())),
             Op::Status if !header.has(flags::REPLY) => self.answer_status(now, &header),
+            Op::List => {
+                let inventory = roll::inventory(self.config.id, &self.ssd, &self.unreadable, header.vssd.0);
+                self.send(Packet::with_record(
+                    header.reply(Code::SoftOrOk),
+                    inventory.emit(),
+                ));
+            }
             _ => match self.units.index.get(&header.vssd.0) {
                 // Nothing is begun any more of what is being deleted.
                 Some(&index) if self.is_closing(index) => {}
@@ -550,13 +546,7 @@ impl Node {
         if self.lead.is_none_or(|(lead, _)| lead.session <= header.session) {
             self.lead = Some((lead_of(header), now));
         }
-        let mut status = self.status(now);
-        let emit = |status: &NodeStatus| serde_json::to_vec(status).expect("plain numbers serialize");
-        let mut record = emit(&status);
-        if record.len() > PAYLOAD_BYTES_MAX {
-            status.roll = None;
-            record = emit(&status);
-        }
+        let record = roll::emit(self.status(now), header.vssd.0);
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
 
@@ -577,8 +567,8 @@ impl Node {
             return self.answer(&header, Code::Refused);
         }
         let known = |job: &Job| matches!(job, Job::Open(queued, _) if queued.vssd == header.vssd);
-        if !self.jobs.iter().any(known) && !self.writing.as_ref().is_some_and(|writing| known(&writing.job)) {
-            self.jobs.push_back(Job::Open(header, open));
+        if !self.changes.any(known) {
+            self.changes.push(Job::Open(header, open));
             self.next_job();
         }
     }
@@ -594,8 +584,11 @@ impl Node {
         if !slot.unit.fence(&header) {
             return self.answer(&header, Code::Superseded);
         }
-        // One that an earlier version has made belongs to the rack that opens it.
-        let is_claimed = slot.unit.claim(open.rack);
+        if slot.unit.identity().config.is_of_other_set(&open) {
+            return self.answer(&header, Code::OtherSet);
+        }
+        // One that an earlier version has made belongs to the rack, and is part of the set, that opens it.
+        let is_claimed = slot.unit.config_mut().claim(&open, self.config.id);
         let lead = slot.unit.identity().config.lead;
         if slot.closing.is_none() && (is_claimed || lead.is_none_or(|lead| lead.addr != header.source)) {
             return self.change_lead(header);
@@ -611,13 +604,16 @@ impl Node {
             return self.change_members(now, header, open, index);
         } else if known.peers != open.membership.peers {
             return self.move_peers(header, open);
+        } else if slot.unit.config_mut().note_part(&open) {
+            self.changes.push(Job::Move(header));
+            return self.next_job();
         } else if changing
             || slot.unit.is_fenced()
             || open.intent != Intent::Prepare && !slot.unit.is_serving()
         {
             Code::Busy
         } else if slot.unit.forget_expelled() {
-            self.jobs.push_back(Job::Move(header));
+            self.changes.push(Job::Move(header));
             return self.next_job();
         } else {
             Code::SoftOrOk
@@ -633,9 +629,8 @@ impl Node {
             matches!(job, Job::Lead(known)
                 if (known.vssd, known.source, known.session) == (header.vssd, header.source, header.session))
         };
-        let writing = self.writing.iter().map(|writing| &writing.job);
-        if !self.jobs.iter().chain(writing).any(is_same) {
-            self.jobs.push_back(Job::Lead(header));
+        if !self.changes.any(is_same) {
+            self.changes.push(Job::Lead(header));
             self.next_job();
         }
     }
@@ -644,8 +639,11 @@ impl Node {
     fn config_of(&self, vssd: VssdId, lead: Option<Lead>) -> Option<Vec<u8>> {
         let slot = self.units.slots[*self.units.index.get(&vssd.0)? as usize].as_ref()?;
         let identity = slot.unit.identity();
+        // A change before this one may have brought another lead, which the unit does not have yet.
+        let entry = self.ssd.vssds().iter().find(|entry| entry.id == vssd);
+        let noted = entry.and_then(|entry| Config::parse(&entry.config)?.lead);
         let config = Config {
-            lead: lead.or(identity.config.lead),
+            lead: lead.or(noted),
             ..identity.config.clone()
         };
         Some(config.emit())
@@ -656,10 +654,11 @@ impl Node {
     fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
         let again = open.intent == Intent::TakeOver;
         self.units.with_unit(index, |unit, out| {
+            unit.config_mut().note_part(&open);
             unit.change_members(now, open.membership, again, open.terms, out)
         });
         self.tors.changed(now);
-        self.jobs.push_back(Job::Move(header));
+        self.changes.push(Job::Move(header));
         self.next_job();
     }
 
@@ -677,17 +676,13 @@ impl Node {
             return self.answer(&header, Code::Refused);
         }
         self.tors.doubt();
-        self.jobs.push_back(Job::Move(header));
+        self.changes.push(Job::Move(header));
         self.next_job();
     }
 
     /// True while a change of this vSSD waits for the superblock; it is answered when that is durable.
     fn is_changing(&self, vssd: VssdId) -> bool {
-        let writing = self.writing.iter().map(|writing| &writing.job);
-        self.jobs
-            .iter()
-            .chain(writing)
-            .any(|job| job.header().vssd == vssd)
+        self.changes.any(|job| job.header().vssd == vssd)
     }
 
     #[cold]
@@ -707,9 +702,9 @@ impl Node {
         match known {
             None if self.is_changing(header.vssd) => {}
             // The superblock may still have it.
-            None if self.latched => self.answer(&header, Code::Latched),
+            None if self.changes.is_latched() => self.answer(&header, Code::Latched),
             None if self.unreadable.contains(&header.vssd) => {
-                self.jobs.push_back(Job::Delete(header, None));
+                self.changes.push(Job::Delete(header, None));
                 self.next_job();
             }
             None => {
@@ -766,32 +761,43 @@ impl Node {
             let packet = Packet::bare(Header::new(Op::DelVssd, vssd));
             self.send_by(self.config.tors[nth], packet);
         }
-        self.jobs.push_back(Job::Delete(header, borrowed));
+        self.changes.push(Job::Delete(header, borrowed));
         self.next_job();
     }
 
-    /// Starts the next change of the superblock.
+    /// Begins the changes of the superblock that wait. Without memory for them they go on waiting; they are looked at again
+    /// with the next registration.
     #[cold]
     fn next_job(&mut self) {
-        if self.latched {
-            while let Some(job) = self.jobs.pop_front() {
-                self.answer(job.header(), Code::Latched);
+        loop {
+            let jobs = self.changes.take(&self.ssd);
+            if jobs.is_empty() {
+                return;
+            }
+            let mut changed = Vec::with_capacity(jobs.len());
+            for job in jobs {
+                if self.changes.is_latched() {
+                    self.answer(job.header(), Code::Latched);
+                } else if self.change(&job) {
+                    changed.push(job);
+                } else {
+                    self.answer(job.header(), Code::NoSpace);
+                }
+            }
+            if !changed.is_empty() {
+                return self.changes.write(&mut self.ssd, changed, &mut self.units.out);
             }
         }
-        if self.writing.is_some() || self.jobs.is_empty() {
-            return;
-        }
-        // Without memory for it the change waits; it is looked at again with the next registration.
-        if self.reserve.available() < SLOTS as usize * self.ssd.superblock_page_count(1) {
-            return;
-        }
-        let Some(job) = self.jobs.pop_front() else { return };
-        let changed = match &job {
+    }
+
+    /// Changes the superblock in memory. False if it cannot be done.
+    fn change(&mut self, job: &Job) -> bool {
+        let changed = match job {
+            // Whose blocks its group would have is not known.
+            Job::Open(_, open) if open.rows > 0 && self.has_unreadable_group() => return false,
             Job::Open(header, open) => {
-                let (id, config) = (header.vssd, config_of_new(header, open).emit());
+                let (id, config) = (header.vssd, config_of_new(self.config.id, header, open).emit());
                 let created = match open.rows {
-                    // Whose blocks its group would have is not known.
-                    1.. if self.has_unreadable_group() => Err(CreateError::Full),
                     0 => self.ssd.create(id, open.channels, open.pages, config),
                     rows => self
                         .ssd
@@ -806,51 +812,13 @@ impl Node {
             }
             Job::Delete(header, _) => self.ssd.delete(header.vssd),
         };
-        if changed.is_err() {
-            self.answer(job.header(), Code::NoSpace);
-            return self.next_job();
-        }
-        let slots = (0..SLOTS).map(|_| {
-            let pages = self.ssd.superblock_pages().into_iter();
-            let page = |(offset, bytes): (u64, Vec<u8>)| {
-                let page = self
-                    .reserve
-                    .alloc()
-                    .expect("there are enough, as was seen just now");
-                page.with_mut(|target| target.copy_from_slice(&bytes));
-                (offset, page)
-            };
-            pages.map(page).collect()
-        });
-        self.writing = Some(Writing {
-            job,
-            slots: slots.collect(),
-            left: 0,
-            flushing: false,
-            failed: false,
-        });
-        self.write_slot();
+        changed.is_ok()
     }
 
     fn has_unreadable_group(&self) -> bool {
         let shares = |entry: &VssdEntry| entry.isolation != Isolation::Hardware;
         let mut entries = self.ssd.vssds().iter();
         entries.any(|entry| shares(entry) && self.unreadable.contains(&entry.id))
-    }
-
-    /// Writes the next slot of the superblock. False if both have the change.
-    fn write_slot(&mut self) -> bool {
-        let writing = self.writing.as_mut().expect("something is to be written");
-        let Some(pages) = writing.slots.pop_front() else {
-            return false;
-        };
-        (writing.left, writing.flushing) = (pages.len(), false);
-        for (offset, page) in pages {
-            self.units
-                .out
-                .push_back(Output::Media(MediaOp::write(SUPERBLOCK_ID, offset, page)));
-        }
-        true
     }
 
     fn media_done(&mut self, now: Instant, mut done: MediaDone) {
@@ -871,34 +839,26 @@ impl Node {
 
     #[cold]
     fn superblock_done(&mut self, now: Instant, failed: bool) {
-        let Some(writing) = self.writing.as_mut() else {
+        let Some((jobs, failed)) = self.changes.done(failed, &mut self.units.out) else {
             return;
         };
-        writing.failed |= failed;
-        if !writing.flushing {
-            writing.left -= 1;
-            if writing.left == 0 {
-                writing.flushing = true;
-                self.units
-                    .out
-                    .push_back(Output::Media(MediaOp::flush(SUPERBLOCK_ID)));
-            }
-            return;
+        if failed {
+            let vssd = jobs[0].header().vssd;
+            let operation = MediumOperation::Superblock;
+            self.tell(event::Kind::MediumLatched { vssd, operation });
         }
-        if !writing.failed && self.write_slot() {
-            return;
-        }
-        let writing = self.writing.take().expect("checked above");
-        match writing.job {
-            job if writing.failed => {
-                self.latched = true;
-                let operation = MediumOperation::Superblock;
-                self.tell(event::Kind::MediumLatched {
-                    vssd: job.header().vssd,
-                    operation,
-                });
-                self.answer(job.header(), Code::Latched);
+        for job in jobs {
+            match failed {
+                true => self.answer(job.header(), Code::Latched),
+                false => self.changed(now, job),
             }
+        }
+        self.next_job();
+    }
+
+    /// The superblock has the change, durably.
+    fn changed(&mut self, now: Instant, job: Job) {
+        match job {
             Job::Delete(header, borrowed) => {
                 self.unreadable.retain(|&vssd| vssd != header.vssd);
                 self.remember_deleted(header.vssd);
@@ -912,13 +872,12 @@ impl Node {
             Job::Lead(header) => {
                 let index = self.units.index.get(&header.vssd.0).map(|&index| index as usize);
                 if let Some(slot) = index.and_then(|index| self.units.slots[index].as_mut()) {
-                    slot.unit.set_lead(lead_of(&header));
+                    slot.unit.config_mut().lead = Some(lead_of(&header));
                 }
                 self.answer(&header, Code::Busy);
             }
             Job::Open(header, open) => self.made(now, header, open),
         }
-        self.next_job();
     }
 
     /// The superblock has a new vSSD.
@@ -930,7 +889,7 @@ impl Node {
             .find(|entry| entry.id == header.vssd)
             .cloned();
         let entry = entry.expect("created before it was written");
-        let config_of_new = config_of_new(&header, &open);
+        let config_of_new = config_of_new(self.config.id, &header, &open);
         let config = self.vssd_config(&entry);
         let (pool, shared) = (self.pool.clone(), entry.isolation != Isolation::Hardware);
         let group = shared.then(|| self.units.group_on(&config, None));

@@ -24,7 +24,7 @@ use copies::Copies;
 use flash::{Loan, Vssd, VssdError};
 use rack::bucket::{Bucket, Rate};
 use rack::cache::{Cached, Store, lpn_of};
-use rack::control::{Lead, Terms};
+use rack::control::{Config, Terms};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
@@ -34,7 +34,6 @@ use rack::promise::Promise;
 use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Room, Scheduler};
 use std::collections::VecDeque;
-use uuid::Uuid;
 use waits::{Reading, Then};
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -903,19 +902,9 @@ impl Unit {
         !self.dedup.is_current(header.source, header.session)
     }
 
-    /// The superblock says so.
-    pub fn set_lead(&mut self, lead: Lead) {
-        self.identity.config.lead = Some(lead);
-    }
-
-    /// It belongs to this rack from now on, if it belonged to none that is known. True if that is new.
-    pub fn claim(&mut self, rack: Uuid) -> bool {
-        let known = &mut self.identity.config.rack;
-        let is_new = known.is_nil() && !rack.is_nil();
-        if is_new {
-            *known = rack;
-        }
-        is_new
+    /// The facts that the superblock is to have of it.
+    pub fn config_mut(&mut self) -> &mut Config {
+        &mut self.identity.config
     }
 }
 

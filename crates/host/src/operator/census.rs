@@ -92,9 +92,9 @@ pub(super) fn place_on(
         return place(&offers, space.pages, space.replicas, next_vssd);
     }
     // Replicas have the same shape: SSDs of other shapes than the first are left out.
-    let channels = answers().next().map_or(0, |(_, status)| status.channels);
+    let channels = answers().next().map_or(0, |(_, status)| status.shared_channels());
     let offers: Vec<Offer> = answers()
-        .filter(|(_, status)| status.channels == channels)
+        .filter(|(_, status)| status.shared_channels() == channels)
         .map(|(node, status)| Offer {
             node: node.0,
             free_channels: status.free_rows,

@@ -198,7 +198,7 @@ pub enum Refusal {
     /// A node has vSSDs of another rack.
     #[error(
         "node {} has vSSDs that belong to another rack, or to this one before its registry was lost, and may hold data: put \
-         that registry back, or start the node with an empty medium",
+         that registry back, make it again with `switchyard registry rebuild`, or start the node with an empty medium",
         .0.0
     )]
     ForeignNode(NodeId),
@@ -300,6 +300,7 @@ fn reason(code: Code) -> &'static str {
         Code::Foreign => {
             "it belongs to another rack, or to this one before its registry was lost, and may hold data: put that registry back"
         }
+        Code::OtherSet => "it is part of another volume or set: the node's medium is an image from elsewhere",
         Code::Refused => "the node has it with another size or other replicas",
         _ => "the node refuses it",
     }
@@ -373,6 +374,7 @@ mod tests {
         }
         let record = VolumeRecord {
             id: 1,
+            identity: Default::default(),
             name: "db".into(),
             size_bytes: 8192,
             durability: Durability::Memory,

@@ -92,6 +92,7 @@ impl Create {
         next.next_volume += 1;
         let record = VolumeRecord {
             id: next.next_volume,
+            identity: Default::default(),
             name: new.name.clone(),
             size_bytes: new.size_bytes,
             durability: new.durability,

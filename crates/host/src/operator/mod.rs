@@ -59,6 +59,7 @@ use replicate::Replicate;
 use resize::Resize;
 use std::collections::VecDeque;
 use stop::Stop;
+use uuid::Uuid;
 
 /// How an operator is set up.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +70,8 @@ pub struct OperatorConfig {
     pub exchange_within: Option<Duration>,
     /// How sets that lack copies are healed; not at all if unset.
     pub heal: Option<Rules>,
+    /// Random, and this start's alone: volumes and sets get their identities from it.
+    pub nonce: Uuid,
 }
 
 /// What a world tells an operator.
@@ -477,8 +480,9 @@ impl Operator {
                 self.look_at = earliest(self.look_at, Some(now + after));
                 return false;
             }
-            Step::Store(snapshot) => {
+            Step::Store(mut snapshot) => {
                 self.view = None;
+                snapshot.identify(self.config.nonce);
                 self.records.store(*snapshot);
             }
             Step::Call(call) => {

@@ -85,7 +85,8 @@ impl Resize {
         match sight.records.growth_of(id) {
             Some(_) if is_new => Step::Finish(Err(Refusal::Growing(self.name.clone()))),
             Some(growth) => {
-                if !sight.is_awaited || growth.sets != self.planned {
+                let vssds = |sets: &[SetRecord]| sets.iter().flat_map(SetRecord::vssds).collect::<Vec<_>>();
+                if !sight.is_awaited || vssds(&growth.sets) != vssds(&self.planned) {
                     self.refusal.get_or_insert(Refusal::Replaced);
                 }
                 match self.refusal {

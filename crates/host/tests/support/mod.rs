@@ -13,7 +13,7 @@ use rack::control::{Intent, Open, Terms};
 use rack::membership::Membership;
 use rack::registry::{ReplicaRecord, SetRecord, VolumeRecord};
 use uuid::Uuid;
-use wire::rack::{Code, Header, Op, Packet};
+use wire::rack::{Code, Header, Op, Packet, Payload};
 
 const GEOMETRY: Geometry = Geometry {
     channels: 2,
@@ -36,9 +36,13 @@ pub struct World {
     pub medium: Vec<u8>,
     pub node: Node,
     pub replies: Vec<Header>,
+    /// Of the replies that have one.
+    pub records: Vec<Vec<u8>>,
     pub writes_fail: bool,
     /// Who asks, and in which session.
     pub gateway: (Addr, u32),
+    /// Pages that were written to the medium.
+    pub writes: usize,
 }
 
 impl World {
@@ -48,8 +52,11 @@ impl World {
         medium
     }
 
-    pub fn start(mut medium: Vec<u8>) -> Self {
-        let pool = Pool::new(4096, SECTOR_BYTES);
+    pub fn start(medium: Vec<u8>) -> Self {
+        Self::start_with(medium, Pool::new(4096, SECTOR_BYTES))
+    }
+
+    pub fn start_with(mut medium: Vec<u8>, pool: Pool) -> Self {
         let config = NodeConfig::new(NodeId(1), addr(1), vec![addr(2)]);
         let node = Node::open(Instant::ZERO, config, pool.clone(), &mut medium).expect("opens");
         Self {
@@ -57,8 +64,10 @@ impl World {
             medium,
             node,
             replies: Vec::new(),
+            records: Vec::new(),
             writes_fail: false,
             gateway: (addr(9), 1),
+            writes: 0,
         }
     }
 
@@ -80,6 +89,7 @@ impl World {
             rows: 0,
             membership: Membership::default(),
             terms: Terms::default(),
+            part: None,
         };
         self.send(Packet::with_record(self.header(Op::Open, 0), open.emit()));
     }
@@ -121,7 +131,14 @@ impl World {
     }
 
     pub fn send(&mut self, packet: Packet) {
-        self.node.handle(Instant::ZERO, Input::Packet(packet));
+        self.send_all([packet]);
+    }
+
+    /// Packets that arrive together.
+    pub fn send_all(&mut self, packets: impl IntoIterator<Item = Packet>) {
+        for packet in packets {
+            self.node.handle(Instant::ZERO, Input::Packet(packet));
+        }
         self.settle();
     }
 
@@ -138,7 +155,12 @@ impl World {
                     let done = self.carry_out(op);
                     self.node.handle(Instant::ZERO, Input::Media(done));
                 }
-                Output::Send { packet, .. } => self.replies.push(packet.header),
+                Output::Send { packet, .. } => {
+                    self.replies.push(packet.header);
+                    if let Payload::Record(record) = &packet.payload {
+                        self.records.push(record.to_vec());
+                    }
+                }
                 Output::Reply(_) => unreachable!("a node has no clients of its own"),
                 Output::Event(_) => {}
             }
@@ -148,7 +170,10 @@ impl World {
     fn carry_out(&mut self, op: MediaOp) -> MediaDone {
         match op.kind {
             MediaKind::Write if self.writes_fail => op.done(Err(MediaError::Io)),
-            _ => execute(&mut self.medium, op),
+            kind => {
+                self.writes += usize::from(kind == MediaKind::Write);
+                execute(&mut self.medium, op)
+            }
         }
     }
 
@@ -177,6 +202,7 @@ pub fn gateway(pool: &Pool, vssds: &[u8]) -> (Gateway, Vec<Header>) {
     };
     let volume = VolumeRecord {
         id: VOLUME.0,
+        identity: Default::default(),
         name: "v".to_owned(),
         size_bytes: 8 * PAGE_BYTES as u64,
         durability: Default::default(),

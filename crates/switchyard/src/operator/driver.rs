@@ -19,6 +19,7 @@ use runtime::Stopped;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
+use uuid::Uuid;
 use wire::nvme::AnaState;
 
 type Answer = Result<Done, Refused>;
@@ -68,6 +69,7 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
         role: world.role,
         exchange_within: None,
         heal: Some(world.heal),
+        nonce: Uuid::new_v4(),
     };
     let mut operator = Operator::new(runtime::now(), config);
     let mut waiting = BTreeMap::new();

@@ -95,6 +95,75 @@ pub fn sample() -> Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rack::registry::{
+        Durability, ExpellingRecord, GatewayRecord, JoiningRecord, LeadRecord, ReplicaRecord, SetRecord,
+        VolumeRecord,
+    };
+    use uuid::Uuid;
+
+    /// Records with each field that a registry has had since version 1, and identities or not.
+    fn full(identity: Uuid) -> Snapshot {
+        let replica = |vssd, node| ReplicaRecord { vssd, node };
+        let set = SetRecord {
+            identity,
+            pages: 512,
+            channels: 2,
+            rows: 1,
+            replicas: vec![replica(3, 1), replica(4, 2)],
+            generation: 5,
+            joining: Some(JoiningRecord {
+                vssd: 7,
+                node: 3,
+                replaces: 4,
+                moves: true,
+            }),
+            expelling: Some(ExpellingRecord {
+                vssds: vec![6],
+                was_primary: true,
+            }),
+            copies: 3,
+            expelled: vec![replica(6, 3)],
+            ..SetRecord::default()
+        };
+        Snapshot {
+            rack: Uuid::from_u128(1),
+            next_volume: 2,
+            gateways: vec![GatewayRecord {
+                addr: "10.0.0.9:8888".into(),
+                nvme: Some("10.0.0.9:4420".into()),
+                control: "10.0.0.9:10800".into(),
+            }],
+            lead: Some(LeadRecord {
+                gateway: "10.0.0.9:8888".into(),
+                session: 8,
+            }),
+            volumes: vec![VolumeRecord {
+                id: 2,
+                identity,
+                name: "db".into(),
+                size_bytes: 1 << 21,
+                durability: Durability::Media,
+                read_only: false,
+                ready: true,
+                sets: vec![set],
+            }],
+            boots: [(1, 100)].into(),
+            leftovers: vec![replica(9, 2)],
+            removed: vec![4],
+            deleting: vec![1],
+            ..sample()
+        }
+    }
+
+    #[test]
+    fn registries_of_earlier_programs_are_read_and_written() {
+        let before = include_str!("golden/registry-1.json");
+        let with_identities = include_str!("golden/registry-1-identities.json");
+        for (identity, golden) in [(Uuid::nil(), before), (Uuid::from_u128(2), with_identities)] {
+            assert_eq!(String::from_utf8(emit(&full(identity))).unwrap(), golden);
+            assert_eq!(parse(golden.as_bytes()).unwrap(), full(identity));
+        }
+    }
 
     #[test]
     fn records_survive_the_file_and_every_flipped_bit_is_refused() {

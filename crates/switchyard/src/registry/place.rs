@@ -46,14 +46,28 @@ impl fmt::Display for Place {
 impl Place {
     /// Opens the registry; an empty one is made if there is none.
     pub fn open(&self) -> anyhow::Result<Box<dyn Registry + Send>> {
+        self.create()?;
         Ok(match self {
-            Self::Dir(dir) => {
-                std::fs::create_dir_all(dir)
-                    .with_context(|| format!("cannot create the directory {} (--registry)", dir.display()))?;
-                Box::new(FileRegistry::open(dir)?)
-            }
+            Self::Dir(dir) => Box::new(FileRegistry::open(dir)?),
             Self::Etcd(url) => Box::new(EtcdRegistry::open(url.clone())?),
         })
+    }
+
+    /// True if there are records, damaged ones too.
+    pub fn exists(&self) -> anyhow::Result<bool> {
+        match self {
+            Self::Dir(dir) => Ok(dir.join(FILE_NAME).exists()),
+            Self::Etcd(url) => Ok(EtcdRegistry::at(url.clone()).bytes()?.is_some()),
+        }
+    }
+
+    /// Makes the directory if it is missing.
+    pub fn create(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Dir(dir) => std::fs::create_dir_all(dir)
+                .with_context(|| format!("cannot create the directory {} (--registry)", dir.display())),
+            Self::Etcd(_) => Ok(()),
+        }
     }
 
     /// The bytes that are kept there.

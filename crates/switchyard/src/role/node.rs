@@ -54,6 +54,9 @@ pub struct NodeArgs {
     /// Chips behind each channel of a new SSD [default: 1]
     #[arg(long, value_name = "N")]
     pub chips: Option<u32>,
+    /// Channels that software-isolated vSSDs share; with fewer, more vSSDs fit the node [default: all]
+    #[arg(long, value_name = "N")]
+    pub group_channels: Option<u32>,
     /// Emulated device time: p-ssd, intel-dc, optane, none, or a profile file [default: none]
     #[arg(long, value_name = "PROFILE")]
     pub timing: Option<String>,
@@ -109,6 +112,7 @@ impl NodeArgs {
             size: self.size,
             channels: self.channels,
             chips: self.chips,
+            group_channels: self.group_channels,
             timing: self.timing.clone(),
             over_provisioning: self.over_provisioning,
             scheduler: self.scheduler,

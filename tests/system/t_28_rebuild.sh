@@ -1,0 +1,77 @@
+#!/bin/bash
+# The registry of a rack of three nodes is lost. It is made again from what the nodes have, and every byte of its volumes reads back.
+# What is missing or would destroy something is refused with a clear word. A node does not start with another node's medium.
+source "$(dirname "$0")/lib.sh"
+need jq nbdcopy cmp
+
+nodes=(--node "1=$(udp 1)" --node "2=$(udp 2)" --node "3=$(udp 3)")
+control="127.0.0.1:$(( port_base + 50 ))"
+export_of() { echo "nbd://127.0.0.1:$(( port_base + 40 ))/$1"; }
+node() { part "node$1" node --id "$1" --listen "$(udp "$1")" --tor "$(udp 0)" --dir "$work/${2:-node$1}" --size 192MiB; }
+gateway() {
+    part gateway gateway --dir "$work/gateway" --registry "$work/registry" --listen "$(udp 11)" --tor "$(udp 0)" \
+        "${nodes[@]}" --nbd "127.0.0.1:$(( port_base + 40 ))" --control "$control"
+}
+stop() {
+    kill -TERM "${pids[$1]}"
+    wait "${pids[$1]}" || fail "$1 stopped with $?"
+}
+rebuild() { "$SWITCHYARD" registry rebuild "$@"; }
+
+part tor tor --listen "$(udp 0)"
+for id in 1 2 3; do
+    node "$id"
+done
+gateway
+for name in one two; do
+    "$SWITCHYARD" volume create "$name" --size 16MiB --control "http://$control" >/dev/null
+    head -c 16M /dev/urandom >"$work/$name.img"
+    nbdcopy --flush "$work/$name.img" "$(export_of "$name")"
+done
+"$SWITCHYARD" volume resize two --size 24MiB --control "http://$control" >/dev/null
+
+echo "· an existing registry is not touched"
+expect_code 4 rebuild "${nodes[@]}" --registry "$work/registry"
+expect_text "say --replace"
+stop gateway
+cp "$work/registry/registry.json" "$work/before.json"
+rm -r "$work/registry"
+
+echo "· what is missing is named"
+expect_code 1 rebuild --node "1=$(udp 1)" --node "2=$(udp 2)" --dry-run
+expect_text "is on node 3, which is not among the nodes that were named"
+expect_code 2 rebuild --node "2=$(udp 1)" --dry-run
+expect_text "has the number 1"
+expect_code 2 rebuild --node "1=$(udp 9)" --dry-run
+expect_text "does not answer"
+
+echo "· the records are those that were lost"
+rebuild "${nodes[@]}" --dry-run >"$work/rebuilt.json"
+[[ ! -e $work/registry ]] || fail "a dry run wrote something"
+for field in .rack .volumes; do
+    jq -S "$field" "$work/rebuilt.json" >"$work/a.json"
+    tail -n +2 "$work/before.json" | jq -S "$field" >"$work/b.json"
+    diff "$work/a.json" "$work/b.json" >&2 || fail "$field differs"
+done
+rebuild "${nodes[@]}" --backup "$work/backup"
+"$SWITCHYARD" registry restore --registry "$work/restored" "$work/backup"
+rebuild "${nodes[@]}" --registry "$work/registry"
+
+echo "· all data reads back, and a new volume shows none of it"
+gateway
+for name in one two; do
+    nbdcopy "$(export_of "$name")" "$work/out.img"
+    cmp -n $(( 16 << 20 )) "$work/$name.img" "$work/out.img" || fail "other bytes came back of volume $name"
+done
+"$SWITCHYARD" volume create three --size 8MiB --control "http://$control" >/dev/null
+nbdcopy "$(export_of three)" "$work/out.img"
+cmp -n $(( 8 << 20 )) /dev/zero "$work/out.img" || fail "a new volume is not empty"
+
+echo "· a node does not start with another node's medium"
+stop gateway
+stop node1
+stop node2
+mkdir "$work/exchanged"
+cp "$work/node2/node-2.img" "$work/exchanged/node-1.img"
+expect_code 1 "$SWITCHYARD" node --id 1 --listen "$(udp 1)" --tor "$(udp 0)" --dir "$work/exchanged"
+expect_text "the medium is that of node 2"
