@@ -10,7 +10,7 @@ mod ring;
 mod value;
 
 pub use kind::{
-    AreaRefusal, Collection, Description, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Refusal,
+    AreaRefusal, Collection, Description, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle, Refusal,
     RegistryTrouble, Wait,
 };
 pub use ring::{COALESCE, Event, Events, Page};

@@ -294,6 +294,18 @@ pub struct NodeStatus {
     pub erases: u64,
     /// Pages found damaged.
     pub damaged_pages: u64,
+    /// Damaged pages that a peer has sent anew.
+    #[serde(default)]
+    pub repaired_pages: u64,
+    /// Pages that the node has read by itself, to see whether they are intact.
+    #[serde(default)]
+    pub scrubbed_pages: u64,
+    /// Whole passes over all its pages.
+    #[serde(default)]
+    pub scrubs: u64,
+    /// Seconds since the last one was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrubbed_ago_s: Option<u64>,
     /// Pages given to members that join, or taken as one.
     #[serde(default)]
     pub copied_pages: u64,

@@ -27,6 +27,8 @@ pub mod registry;
 pub mod replica;
 pub mod room;
 pub mod sched;
+pub mod scrub;
+mod times;
 pub mod tor;
 pub mod uplink;
 pub mod vdc;

@@ -37,7 +37,7 @@ mod peer;
 
 use crate::cache::{Cached, Store, lpn_of};
 use crate::catchup::{self, Ask, CatchUp};
-use crate::membership::{Incarnation, Member, Membership};
+use crate::membership::{Incarnation, Member, Membership, epoch_of};
 use base::event::Kind;
 use base::limits::SECTORS_PER_PAGE;
 use base::time::earliest;
@@ -161,25 +161,7 @@ impl Replica {
             "a membership is changed once"
         );
         self.generation = membership.generation;
-        let mut left = core::mem::take(&mut self.peers);
-        left.retain(|peer| {
-            membership
-                .peers
-                .iter()
-                .any(|member| member.vssd == peer.member.vssd)
-        });
-        // Those that stay keep their order, so that what is under way to them finds them.
-        let known = left.len();
-        for &member in &membership.peers {
-            match left[..known]
-                .iter_mut()
-                .find(|peer| peer.member.vssd == member.vssd)
-            {
-                Some(peer) => peer.member = member,
-                None => left.push(Peer::new(member)),
-            }
-        }
-        self.peers = left;
+        peer::replace(&mut self.peers, &membership.peers);
         self.coordinator = membership.peers.first().map(|member| member.vssd);
         self.catch_up = CatchUp::new(self.peers.len());
         self.effects.push_back(Effect::Event(Kind::MembersChanged {
@@ -806,8 +788,13 @@ impl Replica {
         }
     }
 
-    /// Asks a peer for a page: to catch up, or because ours is damaged.
-    pub fn pull(&mut self, peer: usize, lpn: Lpn) {
+    /// Asks every peer for a page: ours is damaged.
+    pub fn pull_from_all(&mut self, lpn: Lpn) {
+        (0..self.peers.len()).for_each(|peer| self.pull(peer, lpn));
+    }
+
+    /// Asks a peer for a page.
+    fn pull(&mut self, peer: usize, lpn: Lpn) {
         self.pull_as(peer, lpn, Code::SoftOrOk);
     }
 
@@ -871,14 +858,7 @@ impl Replica {
             let Some(boot) = peer.boot else { return };
             boots.push((peer.member.vssd, boot));
         }
-        boots.sort_unstable();
-        let seed = 0x5357_5944 ^ u64::from(self.generation) << 32;
-        let epoch = boots.iter().fold(seed, |hash, (vssd, boot)| {
-            (hash ^ u64::from(vssd.0) << 32 ^ u64::from(*boot))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(29)
-        });
-        self.epoch = Some(((epoch >> 32) as u32).max(1));
+        self.epoch = Some(epoch_of(self.generation, boots));
         if !self.serving {
             self.catch_up.restart();
         }

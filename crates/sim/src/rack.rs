@@ -27,6 +27,7 @@ use host::{
 };
 use rack::gc::TOR_LEASE;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
+use rack::scrub;
 
 /// Bytes of a simulated sector: a stamp.
 pub const SECTOR_BYTES: usize = 16;
@@ -159,6 +160,8 @@ pub struct RackOptions {
     pub borrow_blocks: u32,
     /// How vSSDs are served.
     pub unit: UnitConfig,
+    /// How nodes read their own pages.
+    pub scrub: scrub::Options,
     /// A request unanswered this long fails.
     pub request_timeout: Duration,
     /// Between a gateway and the ToR.
@@ -475,6 +478,7 @@ impl RackFleet {
             checkpoint_every_programs: self.options.checkpoint_every_programs,
             borrow_blocks: self.options.borrow_blocks,
             unit: self.options.unit.clone(),
+            scrub: self.options.scrub,
             controller: self.options.controller.map(|_| self.addr(self.controller())),
             ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.tors_of(index))
         };

@@ -16,6 +16,7 @@ use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
 use rack::sched::Policy;
+use rack::scrub;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -74,6 +75,7 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
             dirty_ratio_low: 0.25,
             gc,
         },
+        scrub: scrub::Options::OFF,
         request_timeout: Duration::from_secs(30),
         client_link: LINK,
         tors: Tors::One,

@@ -31,6 +31,7 @@ use rack::gc::{Coordination, TOR_LEASE};
 use rack::heal::Rules;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
+use rack::scrub;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -240,6 +241,7 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     }
     let mut tors = Rng::new(!seed.rotate_left(17));
     options.tors = draw_tors(&options, &mut tors);
+    options.scrub = draw_scrub(&mut Rng::new(!seed.rotate_left(29)));
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
     for (_, fault) in &spec.faults {
@@ -250,6 +252,14 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
     draw_tor_faults(&fleet, &mut spec, &mut tors);
     (fleet, spec)
+}
+
+/// In most runs nodes read their own pages, as fast as a run is short.
+fn draw_scrub(rng: &mut Rng) -> scrub::Options {
+    scrub::Options {
+        bytes_per_s: pick(rng, &[0, 1, 4, 64]) << 20,
+        every: Duration::from_millis(pick(rng, &[50, 500, 3_000])),
+    }
 }
 
 /// In some runs a central controller shapes the clients' flows, and in most of these it decides about collection.
@@ -443,6 +453,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
             dirty_ratio_low: pick(rng, &[0.0, 0.5, 0.9]),
             gc,
         },
+        scrub: scrub::Options::OFF,
         request_timeout: if rng.chance(0.2) {
             REQUEST_TIMEOUT_SHORT
         } else {

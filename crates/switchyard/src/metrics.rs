@@ -437,6 +437,10 @@ fn node_levels(page: &mut Page, labels: &Labels, node: &NodeStatus) {
         "Lowest share of free blocks of a vSSD",
         node.free_ratio_min,
     );
+    if let Some(ago_s) = node.scrubbed_ago_s {
+        let help = "Seconds since the node was over with a pass over all its pages";
+        level("node_scrubbed_ago_seconds", help, ago_s as f64);
+    }
 }
 
 fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
@@ -451,6 +455,11 @@ fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
     );
     count("node_erases", "Blocks erased", node.erases);
     count("node_damaged_pages", "Pages found damaged", node.damaged_pages);
+    let help = "Damaged pages that a peer has sent anew";
+    count("node_repaired_pages", help, node.repaired_pages);
+    let help = "Pages that the node has read by itself to find damage";
+    count("node_scrubbed_pages", help, node.scrubbed_pages);
+    count("node_scrubs", "Whole passes over all pages", node.scrubs);
     let help = "Pages given to copies that are made, or taken for them";
     count("node_copied_pages", help, node.copied_pages);
 }

@@ -49,6 +49,13 @@ macro_rules! reasons {
 }
 
 reasons! {
+    /// How damage was found.
+    Look {
+        /// A client has read the page.
+        Read "read",
+        /// The node has read its own pages.
+        Scrub "scrub",
+    }
     /// The kind of a requested collection (RackBlox §3.5.1).
     Collection {
         /// The replica can wait.
@@ -317,7 +324,9 @@ kinds! {
     /// A medium does not answer: an operation was given up at its deadline.
     "medium-silent" Warn MediumSilent { operation: MediumOperation, }
     /// A page cannot be read here; other replicas have it.
-    "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, }
+    "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, found: Look, }
+    /// A peer has sent a page that was damaged here; it is written anew.
+    "page-repaired" Info PageRepaired { vssd: VssdId, page: u32, peer: VssdId, found: Look, }
 
     /// The gateway serves the volumes.
     "lead-taken" Info LeadTaken { session: u32, }

@@ -26,6 +26,11 @@ impl<J> Held<J> {
         lost.is_some_and(|&lost| lost > self.buffered.flash().version(lpn))
     }
 
+    /// The version of the page's newest data, if that is damaged here.
+    pub(super) fn lost(&self, lpn: Lpn) -> Option<Version> {
+        self.is_damaged(lpn).then(|| self.newest(lpn))
+    }
+
     /// The flash could not read a page; true if that is news.
     pub(super) fn note_damage(&mut self, lpn: Lpn) -> bool {
         let is_news = self.buffered.cache().get(lpn).is_none() && !self.is_damaged(lpn);

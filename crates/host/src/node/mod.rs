@@ -28,6 +28,7 @@ use flash::{
 };
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
 use rack::pace::{Cap, Pace};
+use rack::scrub::{self, Scrub};
 use rack::uplink::Uplink;
 use std::collections::VecDeque;
 use tors::Tors;
@@ -72,6 +73,8 @@ pub struct NodeConfig {
     pub unit: UnitConfig,
     /// The most that it copies to and from members that join.
     pub copy_cap: Cap,
+    /// How its vSSDs read their own pages.
+    pub scrub: scrub::Options,
 }
 
 impl NodeConfig {
@@ -99,6 +102,7 @@ impl NodeConfig {
                 gc: rack::gc::Config::for_spare(over_provisioning),
             },
             copy_cap: Cap::default(),
+            scrub: scrub::Options::default(),
         }
     }
 }
@@ -192,9 +196,11 @@ impl Node {
             reserve: pool.reserve(superblock_pages),
             pool,
             units: Units::new(
+                now,
                 config.unit.gc,
                 config.borrow_blocks,
                 Pace::new(now, config.copy_cap),
+                Scrub::new(now, config.scrub),
             ),
             tors: Tors::new(now, config.addr, &config.tors),
             config,
@@ -363,6 +369,9 @@ impl Node {
     pub fn status(&self, now: Instant) -> NodeStatus {
         let mut status = NodeStatus {
             copied_pages: self.units.pace().pages(),
+            scrubbed_pages: self.units.scrubbed().pages(),
+            scrubs: self.units.scrubbed().passes(),
+            scrubbed_ago_s: self.units.scrubbed().ended().map(|at| now.since(at).as_secs()),
             node: self.config.id.0,
             boot: self.ssd.boot(),
             boot_before: Some(self.ssd.boot_before()),
@@ -398,6 +407,7 @@ impl Node {
             status.user_programs += flash.user_programs;
             status.erases += flash.erases;
             status.damaged_pages += stats.damaged;
+            status.repaired_pages += stats.repaired;
             status.free_ratio_min = status.free_ratio_min.min(unit.flash().free_ratio());
         }
         status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };

@@ -7,22 +7,24 @@
 mod backlog;
 mod copies;
 mod facts;
+mod grouped;
 mod members;
+mod scrubbing;
 mod waits;
 
 pub use facts::{Identity, UnitConfig, UnitStats};
 
 use crate::Output;
 use crate::buffered::{Buffered, Event, Limits, Marks};
-use crate::node::collector::{self, Collector, Report};
+use crate::node::collector::{Collector, Report};
 use crate::node::held::Held;
 use crate::node::stages::Stages;
 use backlog::Backlog;
 use base::event;
 use base::{Addr, Instant, Lpn, MediaDone, Page, Slab, Version, VssdId, time::earliest};
 use copies::Copies;
-use flash::{Loan, Vssd, VssdError};
-use rack::bucket::{Bucket, Rate};
+use flash::{Vssd, VssdError};
+use rack::bucket::Bucket;
 use rack::cache::{Cached, Store, lpn_of};
 use rack::control::{Lead, Terms};
 use rack::dedup::{Admit, Dedup};
@@ -33,6 +35,7 @@ use rack::predictor::Predictor;
 use rack::promise::Promise;
 use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Room, Scheduler};
+use scrubbing::Scrubbing;
 use std::collections::VecDeque;
 use uuid::Uuid;
 use waits::{Reading, Then};
@@ -65,6 +68,7 @@ pub struct Unit {
     backlog: Backlog,
     /// Requests of members that join.
     pub(super) copies: Copies,
+    pub(super) scrubbing: Scrubbing,
     /// Clients' reads that the flash has.
     reads_in_flight: usize,
     stats: UnitStats,
@@ -97,6 +101,7 @@ impl Unit {
             predict_write: Predictor::default(),
             backlog: Backlog::default(),
             copies: Copies::default(),
+            scrubbing: Scrubbing::new(identity.vssd, identity.boot, flash.logical_pages()),
             reads_in_flight: 0,
             stats: UnitStats::default(),
             stages: Stages::new(),
@@ -176,13 +181,13 @@ impl Unit {
         }
         match header.op {
             Op::Read => {
-                self.agent.note_request(now);
+                self.note_request(now);
                 self.predict_read.observe(header.lat_ns);
                 self.read(now, packet, now, out);
             }
             Op::Ask => self.mutate(now, packet, out),
             Op::Write | Op::Zero => {
-                self.agent.note_request(now);
+                self.note_request(now);
                 self.predict_write.observe(header.lat_ns);
                 self.mutate(now, packet, out);
             }
@@ -199,11 +204,11 @@ impl Unit {
             Op::Inv | Op::Ack | Op::Val | Op::Held | Op::Hello | Op::Digest | Op::Pull => {
                 if header.op == Op::Inv {
                     // A follower sees no other sign of its clients.
-                    self.agent.note_request(now);
+                    self.note_request(now);
                     self.predict_write.observe(header.lat_ns);
                 }
                 if let Some(peer) = self.replica.peer_of(&header) {
-                    self.peer_packet(now, peer, packet);
+                    self.peer_packet(now, peer, packet, out);
                 }
             }
             _ => {}
@@ -211,9 +216,34 @@ impl Unit {
         self.pump(now, out);
     }
 
-    fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet) {
-        if let Some(packet) = self.replica.receive(now, peer, packet, &mut self.held) {
-            let header = packet.header;
+    /// A client has asked for something.
+    fn note_request(&mut self, now: Instant) {
+        self.agent.note_request(now);
+        self.scrubbing.note_client();
+    }
+
+    /// A peer has sent something, before which the newest data of the page was `lost`.
+    fn tell_repair(&mut self, header: &Header, lost: Option<Version>, out: &mut VecDeque<Output>) {
+        let lpn = lpn_of(header);
+        if lost != Some(header.version) || self.held.is_damaged(lpn) {
+            return;
+        }
+        self.stats.repaired += 1;
+        let kind = event::Kind::PageRepaired {
+            vssd: self.identity.vssd,
+            page: lpn.0,
+            peer: VssdId(header.request as u32),
+            found: self.scrubbing.repairs.repaired(lpn).unwrap_or(event::Look::Read),
+        };
+        out.push_back(Output::Event(kind));
+    }
+
+    fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet, out: &mut VecDeque<Output>) {
+        let header = packet.header;
+        let lost = self.held.lost(lpn_of(&header));
+        let back = self.replica.receive(now, peer, packet, &mut self.held);
+        self.tell_repair(&header, lost, out);
+        if let Some(packet) = back {
             if self.push_backlog(now, Some(peer), packet) {
                 self.replica.tell_held(peer, &header);
             }
@@ -265,7 +295,7 @@ impl Unit {
             return self.answer_read(&header, cached.page, cached.crc, out);
         }
         if self.held.is_lost(lpn) {
-            return self.read_failed(&header, out);
+            return self.read_failed(now, &header, out);
         }
         let version = self.flash().version(lpn);
         let predicted_ns = self.predict_read.predict_ns(header.lat_ns);
@@ -413,6 +443,9 @@ impl Unit {
         self.scheduler.tick(now);
         self.replica.tick(now, &self.held);
         self.leases.tick(now);
+        while let Some(lpn) = self.scrubbing.repairs.due(now, |lpn| self.held.is_damaged(lpn)) {
+            self.replica.pull_from_all(lpn);
+        }
         self.pump(now, out);
     }
 
@@ -425,6 +458,7 @@ impl Unit {
             deadline = earliest(deadline, Some(timer));
         }
         deadline = earliest(deadline, self.share_deadline());
+        deadline = earliest(deadline, self.scrubbing.repairs.deadline());
         if self.wants_gc_check() {
             deadline = earliest(deadline, self.agent.check_deadline());
         }
@@ -620,7 +654,13 @@ impl Unit {
                         self.copies.note(now, arrived, &header);
                         self.answer_read(&header, data.page, data.crc, out);
                     }
-                    Err(_) => self.read_failed(&header, out),
+                    Err(_) => self.read_failed(now, &header, out),
+                }
+            }
+            Reading::Scrub { lpn, version } => {
+                self.scrubbing.read_ended();
+                if data.is_err() && self.held.newest(lpn) == version {
+                    self.note_damage(now, lpn, event::Look::Scrub, out);
                 }
             }
         }
@@ -628,17 +668,22 @@ impl Unit {
 
     /// The page is damaged here: fetch it from a peer, and let the client ask there.
     #[cold]
-    fn read_failed(&mut self, header: &Header, out: &mut VecDeque<Output>) {
-        let lpn = lpn_of(header);
+    fn read_failed(&mut self, now: Instant, header: &Header, out: &mut VecDeque<Output>) {
+        self.note_damage(now, lpn_of(header), event::Look::Read, out);
+        self.answer(header, Code::Damaged, out);
+    }
+
+    #[cold]
+    fn note_damage(&mut self, now: Instant, lpn: Lpn, found: event::Look, out: &mut VecDeque<Output>) {
         if self.held.note_damage(lpn) {
             self.stats.damaged += 1;
             let (vssd, page) = (self.identity.vssd, lpn.0);
-            out.push_back(Output::Event(event::Kind::PageDamaged { vssd, page }));
+            out.push_back(Output::Event(event::Kind::PageDamaged { vssd, page, found }));
         }
-        for peer in 0..self.identity.config.membership.peers.len() {
-            self.replica.pull(peer, lpn);
+        if self.held.is_damaged(lpn) && !self.identity.config.membership.peers.is_empty() {
+            self.scrubbing.repairs.found(now, lpn, found);
+            self.replica.pull_from_all(lpn);
         }
-        self.answer(header, Code::Damaged, out);
     }
 
     fn drain_replica(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
@@ -694,7 +739,7 @@ impl Unit {
             let (peer, packet) = self.backlog.pop().expect("there is a front");
             progress = true;
             match peer {
-                Some(peer) => self.peer_packet(now, peer, packet),
+                Some(peer) => self.peer_packet(now, peer, packet, out),
                 None if self.is_latched() => {
                     let header = packet.header;
                     self.dedup.forget(header.source, header.session, header.request);
@@ -875,7 +920,7 @@ impl Unit {
         match self.copies.pop() {
             Some(packet) => {
                 if let Some(peer) = self.replica.peer_of(&packet.header) {
-                    self.peer_packet(now, peer, packet);
+                    self.peer_packet(now, peer, packet, out);
                 }
             }
             None => self.replica.pull_page(),
@@ -919,33 +964,8 @@ impl Unit {
     }
 }
 
-/// As a member of a channel group: what its node, which carries blocks and orders between the members, asks.
+/// As a member of a channel group; [`grouped`] has what its node asks.
 impl Unit {
-    /// From now on its group decides when it collects, and `rate` bounds what it asks of its channels.
-    pub(super) fn join_group(&mut self, now: Instant, rate: Option<Rate>) {
-        self.agent = Collector::Member(collector::Member::default());
-        self.share = rate.map(|rate| Bucket::new(now, rate));
-    }
-
-    /// News that its group has not heard yet.
-    pub(super) fn report(&mut self) -> Option<Report> {
-        self.agent.report()
-    }
-
-    /// Does what its group decided.
-    pub(super) fn obey(&mut self, now: Instant, action: Action, out: &mut VecDeque<Output>) {
-        if matches!(action, Action::Start(..)) && self.flash().latched() {
-            // It never collects again, and the others do not wait for it.
-            return self.agent.finished(now);
-        }
-        self.agent.order(action);
-        self.pump(now, out);
-    }
-
-    pub(super) fn set_collecting(&mut self, collecting: bool) {
-        self.agent.set_collecting(collecting);
-    }
-
     /// True if something was written since its last collection began.
     pub(super) fn was_written_since_gc(&self) -> bool {
         self.held.buffered.was_written_since_gc()
@@ -954,24 +974,6 @@ impl Unit {
     /// True from [`drain`](Unit::drain) on.
     pub(super) fn is_stopping(&self) -> bool {
         self.held.buffered.is_stopping()
-    }
-
-    pub(super) fn lend_blocks(&mut self, count: u32) -> Vec<Loan> {
-        self.held.buffered.flash_mut().lend(count)
-    }
-
-    pub(super) fn take_returns(&mut self) -> Vec<Loan> {
-        self.held.buffered.flash_mut().take_returns()
-    }
-
-    pub(super) fn accept_blocks(&mut self, now: Instant, loans: Vec<Loan>, out: &mut VecDeque<Output>) {
-        self.held.buffered.flash_mut().accept(now, loans);
-        self.pump(now, out);
-    }
-
-    pub(super) fn write_off(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        self.held.buffered.flash_mut().write_off(now);
-        self.pump(now, out);
     }
 
     /// True if its share of the channels allows one more page; what has gathered since is counted.

@@ -1,8 +1,8 @@
 //! What an event means, in a sentence for people.
 
 use base::event::{
-    AreaRefusal, Collection, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Refusal, RegistryTrouble,
-    Wait,
+    AreaRefusal, Collection, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle, Refusal,
+    RegistryTrouble, Wait,
 };
 use std::time::Duration;
 
@@ -194,10 +194,20 @@ fn vssd(kind: &Kind) -> Option<String> {
                 operation_of(operation)
             )
         }
-        Kind::PageDamaged { vssd, page } => {
+        Kind::PageDamaged { vssd, page, found } => {
+            let how = match found {
+                Look::Read => "",
+                Look::Scrub => ", as the node found by itself",
+            };
             format!(
-                "Page {page} of vSSD {} cannot be read; it is fetched from a peer.",
+                "Page {page} of vSSD {} cannot be read{how}; it is fetched from a peer.",
                 vssd.0
+            )
+        }
+        Kind::PageRepaired { vssd, page, peer, .. } => {
+            format!(
+                "Page {page} of vSSD {}, which could not be read, has come from vSSD {} and is written anew.",
+                vssd.0, peer.0
             )
         }
         _ => return None,
