@@ -292,6 +292,9 @@ pub struct NodeStatus {
     pub user_programs: u64,
     /// Blocks erased.
     pub erases: u64,
+    /// How long other nodes take to acknowledge its writes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acknowledged: Vec<Acknowledged>,
     /// Pages found damaged.
     pub damaged_pages: u64,
     /// Damaged pages that a peer has sent anew.
@@ -314,6 +317,17 @@ pub struct NodeStatus {
     /// Mean erases of a block of the vSSDs here: their wear.
     #[serde(default)]
     pub erase_count_mean: f64,
+}
+
+/// How long a node takes to acknowledge another one's writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// The node.
+    pub node: u8,
+    /// The median of the last window ([`crate::slow`]), in µs.
+    pub median_us: u64,
+    /// The number of that window.
+    pub window: u64,
 }
 
 /// A gateway as a node has seen it.

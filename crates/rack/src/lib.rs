@@ -28,6 +28,7 @@ pub mod replica;
 pub mod room;
 pub mod sched;
 pub mod scrub;
+pub mod slow;
 mod times;
 pub mod tor;
 pub mod uplink;

@@ -41,7 +41,7 @@ use crate::membership::{Incarnation, Member, Membership, epoch_of};
 use base::event::Kind;
 use base::limits::SECTORS_PER_PAGE;
 use base::time::earliest;
-use base::{Duration, Instant, Lpn, Map, Page, Slab, Version, VssdId};
+use base::{Duration, Instant, Lpn, Map, NodeId, Page, Slab, Version, VssdId};
 use key::{HELD_FOR, Key, State};
 use peer::Peer;
 use std::collections::VecDeque;
@@ -550,6 +550,14 @@ impl Replica {
             key.failure = Some(header.code);
         }
         self.settle(slot);
+    }
+
+    /// If this acknowledges a client's write that awaits it: whose it is, and how long after the write began.
+    pub fn acknowledged(&self, now: Instant, peer: usize, header: &Header) -> Option<(NodeId, Duration)> {
+        let key = &self.keys[self.slot(lpn_of(header))?];
+        let awaits =
+            key.origin.is_some() && key.data.version == header.version && key.pending & 1 << peer != 0;
+        awaits.then(|| (self.peers[peer].member.node, now.since(key.since)))
     }
 
     /// A peer has the value, and no room for it yet.

@@ -177,7 +177,7 @@ impl Walk {
         let turn = (boot ^ vssd.0.rotate_left(16)).wrapping_mul(0x9e37_79b9);
         Self {
             pages,
-            first: (u64::from(turn) * u64::from(pages) >> 32) as u32,
+            first: ((u64::from(turn) * u64::from(pages)) >> 32) as u32,
             passed: pages,
         }
     }

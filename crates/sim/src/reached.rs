@@ -49,6 +49,8 @@ pub enum Situation {
     OtherMedium,
     /// A page that a node found damaged by itself was repaired.
     ScrubRepaired,
+    /// A node that answers was told to be slow.
+    NodeSlow,
 }
 
 use Situation as S;
@@ -62,6 +64,7 @@ impl Situation {
             } => Some(S::WindowFull),
             Kind::RequestFailed { .. } => Some(S::RequestGivenUp),
             Kind::MediumLatched { .. } => Some(S::MediumFailed),
+            Kind::NodeSlow { .. } => Some(S::NodeSlow),
             Kind::PageRepaired {
                 found: Look::Scrub, ..
             } => Some(S::ScrubRepaired),
@@ -92,6 +95,7 @@ impl Situation {
         (S::MediumFailed, "medium failed"),
         (S::OtherMedium, "other or old medium"),
         (S::ScrubRepaired, "scrub found and repaired damage"),
+        (S::NodeSlow, "slow node told"),
     ];
 }
 

@@ -31,7 +31,7 @@ use rack::gc::{Coordination, TOR_LEASE};
 use rack::heal::Rules;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
-use rack::scrub;
+use rack::{scrub, slow};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -241,7 +241,9 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     }
     let mut tors = Rng::new(!seed.rotate_left(17));
     options.tors = draw_tors(&options, &mut tors);
-    options.scrub = draw_scrub(&mut Rng::new(!seed.rotate_left(29)));
+    let mut lies = Rng::new(!seed.rotate_left(29));
+    options.scrub = draw_scrub(&mut lies);
+    options.slow = draw_slow(&mut lies);
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
     for (_, fault) in &spec.faults {
@@ -259,6 +261,18 @@ fn draw_scrub(rng: &mut Rng) -> scrub::Options {
     scrub::Options {
         bytes_per_s: pick(rng, &[0, 1, 4, 64]) << 20,
         every: Duration::from_millis(pick(rng, &[50, 500, 3_000])),
+    }
+}
+
+/// In most runs a node counts as slow after parts of a second, as a run is short.
+fn draw_slow(rng: &mut Rng) -> slow::Rules {
+    match rng.chance(0.2) {
+        true => slow::Rules::default(),
+        false => slow::Rules {
+            window: Duration::from_millis(pick(rng, &[20, 100])),
+            answers_min: pick(rng, &[2, 6]),
+            windows: pick(rng, &[2, 4]),
+        },
     }
 }
 
@@ -454,6 +468,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
             gc,
         },
         scrub: scrub::Options::OFF,
+        slow: slow::Rules::default(),
         request_timeout: if rng.chance(0.2) {
             REQUEST_TIMEOUT_SHORT
         } else {

@@ -365,6 +365,8 @@ fn node_series(page: &mut Page, part: &Part, node: &api::Node) -> Result<(), Ref
         &labels,
         f64::from(u8::from(node.answers)),
     );
+    let help = "1 while the node answers much later than the others";
+    page.level("node_slow", help, &labels, f64::from(u8::from(node.slow)));
     page.level(
         "node_copies",
         "Copies that the node has, or had and that are not made elsewhere yet",

@@ -131,6 +131,9 @@ fn trouble(node: &Node) -> String {
             node.status.unreadable
         );
     }
+    if node.slow {
+        text += "  slow: reads go to other nodes";
+    }
     if let Some(drain) = &node.drain {
         let _ = write!(text, "  {}", progress(node, drain));
     }

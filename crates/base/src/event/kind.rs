@@ -49,6 +49,13 @@ macro_rules! reasons {
 }
 
 reasons! {
+    /// The answers that tell that a node is slow.
+    Answers {
+        /// To reads of the gateway.
+        Reads "reads",
+        /// To writes of the primaries.
+        Writes "writes",
+    }
     /// How damage was found.
     Look {
         /// A client has read the page.
@@ -365,6 +372,10 @@ kinds! {
     "node-draining" Info NodeDraining { node: NodeId, }
     /// A node that was to have no members has none.
     "node-drained" Info NodeDrained { node: NodeId, }
+    /// A node answers, but takes much longer than the others. Reads go to other replicas.
+    "node-slow" Warn NodeSlow { node: NodeId, answers: Answers, median: Duration, usual: Duration, }
+    /// A node that was slow is no slower than the others.
+    "node-well" Info NodeWell { node: NodeId, }
     /// The rack has forgotten a node.
     "node-removed" Info NodeRemoved { node: NodeId, }
     /// Free room is as even over the nodes as moves can make it.

@@ -4,6 +4,7 @@
 //! the superblock (create, delete) are written one after the other, each into both slots, and each slot is flushed,
 //! before they are answered.
 
+mod answers;
 mod collector;
 mod group;
 mod held;
@@ -17,6 +18,7 @@ pub use stages::{STAGES, Stages};
 pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
+use answers::Answers;
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{
@@ -29,8 +31,9 @@ use flash::{
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
 use rack::pace::{Cap, Pace};
 use rack::scrub::{self, Scrub};
+use rack::slow;
 use rack::uplink::Uplink;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use tors::Tors;
 use units::Units;
 use uuid::Uuid;
@@ -75,6 +78,8 @@ pub struct NodeConfig {
     pub copy_cap: Cap,
     /// How its vSSDs read their own pages.
     pub scrub: scrub::Options,
+    /// Windows in which it measures the answers of other nodes.
+    pub slow: slow::Rules,
 }
 
 impl NodeConfig {
@@ -103,6 +108,7 @@ impl NodeConfig {
             },
             copy_cap: Cap::default(),
             scrub: scrub::Options::default(),
+            slow: slow::Rules::default(),
         }
     }
 }
@@ -201,6 +207,7 @@ impl Node {
                 config.borrow_blocks,
                 Pace::new(now, config.copy_cap),
                 Scrub::new(now, config.scrub),
+                Answers::new(config.slow),
             ),
             tors: Tors::new(now, config.addr, &config.tors),
             config,
@@ -369,6 +376,7 @@ impl Node {
     pub fn status(&self, now: Instant) -> NodeStatus {
         let mut status = NodeStatus {
             copied_pages: self.units.pace().pages(),
+            acknowledged: self.units.answers.last().to_vec(),
             scrubbed_pages: self.units.scrubbed().pages(),
             scrubs: self.units.scrubbed().passes(),
             scrubbed_ago_s: self.units.scrubbed().ended().map(|at| now.since(at).as_secs()),
@@ -435,18 +443,10 @@ impl Node {
 
     /// The racks that the vSSDs belong to, as far as that is known.
     fn racks(&self) -> Vec<Uuid> {
-        let configs = self
-            .ssd
-            .vssds()
-            .iter()
-            .filter_map(|entry| Config::parse(&entry.config));
-        let mut racks: Vec<Uuid> = configs
-            .map(|config| config.rack)
-            .filter(|rack| !rack.is_nil())
-            .collect();
-        racks.sort_unstable();
-        racks.dedup();
-        racks
+        let entries = self.ssd.vssds().iter();
+        let configs = entries.filter_map(|entry| Config::parse(&entry.config));
+        let racks = configs.map(|config| config.rack).filter(|rack| !rack.is_nil());
+        racks.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn pages_per_channel(&self) -> u32 {

@@ -10,6 +10,7 @@ mod facts;
 mod grouped;
 mod members;
 mod scrubbing;
+mod servers;
 mod waits;
 
 pub use facts::{Identity, UnitConfig, UnitStats};
@@ -21,25 +22,24 @@ use crate::node::held::Held;
 use crate::node::stages::Stages;
 use backlog::Backlog;
 use base::event;
-use base::{Addr, Instant, Lpn, MediaDone, Page, Slab, Version, VssdId, time::earliest};
+use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
 use copies::Copies;
 use flash::{Vssd, VssdError};
 use rack::bucket::Bucket;
 use rack::cache::{Cached, Store, lpn_of};
-use rack::control::{Lead, Terms};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
-use rack::membership::{Incarnation, Member, Membership};
+use rack::membership::Incarnation;
 use rack::predictor::Predictor;
 use rack::promise::Promise;
 use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Room, Scheduler};
 use scrubbing::Scrubbing;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
-use uuid::Uuid;
 use waits::{Reading, Then};
-use wire::rack::{Code, Header, Op, Packet, flags};
+use wire::rack::{Code, Header, Op, Packet};
 
 /// One vSSD, served.
 pub struct Unit {
@@ -69,6 +69,8 @@ pub struct Unit {
     /// Requests of members that join.
     pub(super) copies: Copies,
     pub(super) scrubbing: Scrubbing,
+    /// How long other members took to acknowledge clients' writes, since the node asked.
+    pub(super) acknowledged: SmallVec<[(NodeId, Duration); 4]>,
     /// Clients' reads that the flash has.
     reads_in_flight: usize,
     stats: UnitStats,
@@ -101,6 +103,7 @@ impl Unit {
             predict_write: Predictor::default(),
             backlog: Backlog::default(),
             copies: Copies::default(),
+            acknowledged: SmallVec::new(),
             scrubbing: Scrubbing::new(identity.vssd, identity.boot, flash.logical_pages()),
             reads_in_flight: 0,
             stats: UnitStats::default(),
@@ -208,6 +211,10 @@ impl Unit {
                     self.predict_write.observe(header.lat_ns);
                 }
                 if let Some(peer) = self.replica.peer_of(&header) {
+                    if header.op == Op::Ack {
+                        let acknowledged = self.replica.acknowledged(now, peer, &header);
+                        self.acknowledged.extend(acknowledged);
+                    }
                     self.peer_packet(now, peer, packet, out);
                 }
             }
@@ -243,10 +250,10 @@ impl Unit {
         let lost = self.held.lost(lpn_of(&header));
         let back = self.replica.receive(now, peer, packet, &mut self.held);
         self.tell_repair(&header, lost, out);
-        if let Some(packet) = back {
-            if self.push_backlog(now, Some(peer), packet) {
-                self.replica.tell_held(peer, &header);
-            }
+        if let Some(packet) = back
+            && self.push_backlog(now, Some(peer), packet)
+        {
+            self.replica.tell_held(peer, &header);
         }
     }
 
@@ -787,37 +794,8 @@ impl Unit {
     }
 }
 
-/// What the vSSD knows of other servers: its replicas', and who decides about collection.
+/// What the vSSD knows of other servers: its replicas', and who decides about collection. [`servers`] has what its node asks and tells.
 impl Unit {
-    /// Where a client is to read instead while this vSSD collects, if the controller named a replica (RackBlox
-    /// (Software), RackBlox §4.1). What is in the write cache is read here, and nobody is sent on twice.
-    pub(super) fn elsewhere(&self, header: &Header) -> Option<VssdId> {
-        let stays = header.flags & (flags::PINNED | flags::REPLY) != 0;
-        if header.op != Op::Read
-            || stays
-            || !self.agent.is_collecting()
-            || self.held.buffered.cache().get(lpn_of(header)).is_some()
-        {
-            return None;
-        }
-        let is_peer = |vssd: &VssdId| {
-            self.identity
-                .config
-                .membership
-                .peers
-                .iter()
-                .any(|peer| peer.vssd == *vssd)
-        };
-        self.away.filter(is_peer)
-    }
-
-    /// The ToRs, and what it promises each of them.
-    pub(super) fn promise(&mut self, now: Instant, decider: usize) -> impl Iterator<Item = (Addr, Code)> {
-        let collects = self.agent.is_collecting();
-        let (promise, tors) = (&mut self.promise, self.identity.tors.iter().enumerate());
-        tors.map(move |(nth, &tor)| (tor, promise.renew(now, nth, decider, collects)))
-    }
-
     /// Asks whether it may collect, or tells that it does or does not. Before a soft collection it asks one ToR alone.
     #[cold]
     fn speak_of_collection(&mut self, now: Instant, code: Code, out: &mut VecDeque<Output>) {
@@ -852,80 +830,9 @@ impl Unit {
             && self.flash().free_ratio() < self.config.gc.background_ratio
     }
 
-    /// The peers are at other addresses; false if they are other peers.
-    pub fn move_peers(&mut self, peers: &[Member]) -> bool {
-        let known = &mut self.identity.config.membership.peers;
-        let alike = |old: &Member, new: &Member| (old.vssd, old.node) == (new.vssd, new.node);
-        let is_known = |new: &Member| known.iter().any(|old| alike(old, new));
-        if known.len() != peers.len() || !peers.iter().all(is_known) {
-            return false;
-        }
-        known.copy_from_slice(peers);
-        self.replica.move_peers(peers);
-        self.leases.move_peers(peers);
-        true
-    }
-
-    /// The replica set has other members from now on; see [`Replica::change_members`]. With `again` it joins once more.
-    pub fn change_members(
-        &mut self,
-        now: Instant,
-        membership: Membership,
-        again: bool,
-        terms: Terms,
-        out: &mut VecDeque<Output>,
-    ) {
-        let lapsed = self.leases.change(now, &membership);
-        if terms.expels {
-            self.replica.fence(lapsed);
-        }
-        if terms.yields {
-            self.replica.yield_all();
-        }
-        self.replica.change_members(now, &membership, again);
-        (self.identity.config.membership, self.identity.config.terms) = (membership, terms);
-        self.pump(now, out);
-    }
-
-    /// True while no write can be complete, as a member that was expelled may still read.
-    pub fn is_fenced(&self) -> bool {
-        self.replica.is_fenced()
-    }
-
-    /// A member that was expelled reads no more: the superblock may forget it. False if it has forgotten it.
-    pub fn forget_expelled(&mut self) -> bool {
-        core::mem::take(&mut self.identity.config.terms.expels)
-    }
-
     /// True if a client may be answered what is here.
     fn may_read(&self, now: Instant) -> bool {
         self.replica.is_serving() && self.leases.are_held(now)
-    }
-
-    /// The leases under which it reads.
-    pub fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
-    /// True if a page can be given to a member that joins, or asked for to join; without room, too, if it is owed.
-    pub(super) fn wants_copy(&self, is_owed: bool) -> bool {
-        // Between where write-back begins and a full cache, so that clients' writes find room.
-        let room = self.config.cache_pages as f64 * (1.0 + self.config.dirty_ratio_low) / 2.0;
-        let has_room = || (self.dirty_pages() as f64) < room;
-        !self.copies.is_empty() || self.replica.wants_page() && (is_owed || has_room())
-    }
-
-    /// Gives or asks for one page, as [`wants_copy`](Unit::wants_copy) says.
-    pub(super) fn copy(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        match self.copies.pop() {
-            Some(packet) => {
-                if let Some(peer) = self.replica.peer_of(&packet.header) {
-                    self.peer_packet(now, peer, packet, out);
-                }
-            }
-            None => self.replica.pull_page(),
-        }
-        self.pump(now, out);
     }
 
     fn drain_leases(&mut self, now: Instant, out: &mut VecDeque<Output>) {
@@ -937,30 +844,9 @@ impl Unit {
         }
     }
 
-    /// A gateway opens the vSSD: what was sent in an earlier session and was not begun is not executed any more. False
-    /// if it is the gateway that is superseded.
-    pub fn fence(&mut self, header: &Header) -> bool {
-        self.dedup.fence(header.source, header.session)
-    }
-
     /// True if another gateway has the vSSD.
     pub fn is_superseded(&self, header: &Header) -> bool {
         !self.dedup.is_current(header.source, header.session)
-    }
-
-    /// The superblock says so.
-    pub fn set_lead(&mut self, lead: Lead) {
-        self.identity.config.lead = Some(lead);
-    }
-
-    /// It belongs to this rack from now on, if it belonged to none that is known. True if that is new.
-    pub fn claim(&mut self, rack: Uuid) -> bool {
-        let known = &mut self.identity.config.rack;
-        let is_new = known.is_nil() && !rack.is_nil();
-        if is_new {
-            *known = rack;
-        }
-        is_new
     }
 }
 

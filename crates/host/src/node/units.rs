@@ -1,6 +1,7 @@
 //! The vSSDs of a node and their channel groups: blocks between collocated vSSDs, and collection of all at the same time
 //! (RackBlox §3.5.2).
 
+use super::answers::Answers;
 use super::collector::Report;
 use super::group::{Group, rate_of};
 use super::timed::Timed;
@@ -39,6 +40,8 @@ pub(super) struct Units {
     copy_at: Option<Instant>,
     /// The vSSD that copies next, if it has something to copy.
     copier: usize,
+    /// How long other nodes take to acknowledge.
+    pub(super) answers: Answers,
     /// When a vSSD reads its own pages.
     scrub: Scrub,
     /// When one page more may be read, or a pass begins.
@@ -61,6 +64,7 @@ impl Units {
         borrow_blocks: u32,
         pace: Pace,
         scrub: Scrub,
+        answers: Answers,
     ) -> Self {
         Self {
             slots: Vec::new(),
@@ -75,6 +79,7 @@ impl Units {
             scrub_at: scrub.look_at(now),
             scrub,
             scrubber: 0,
+            answers,
         }
     }
 
@@ -147,7 +152,7 @@ impl Units {
         }
     }
 
-    /// A vSSD was called: its clients' operations tell how fast copies may be made.
+    /// A vSSD was called: its clients' operations tell how fast copies may be made, and how fast other nodes are.
     fn step_copies(&mut self, now: Instant, index: usize) {
         let Some(slot) = self.slots[index].as_mut() else {
             return;
@@ -155,6 +160,10 @@ impl Units {
         if slot.unit.copies.has_times() {
             let times = slot.unit.copies.take_times();
             times.for_each(|took| self.pace.note(now, took));
+        }
+        if !slot.unit.acknowledged.is_empty() {
+            let acknowledged = slot.unit.acknowledged.drain(..);
+            acknowledged.for_each(|(node, took)| self.answers.note(now, node, took));
         }
         if slot.unit.wants_copy(true) {
             self.copy(now);

@@ -19,7 +19,7 @@ use host::node::{Stages, UnitConfig};
 use host::{Central, Egress};
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
-use rack::scrub;
+use rack::{scrub, slow};
 use serde_json::{Map, json};
 
 /// Fills the volume, warms up, measures.
@@ -245,6 +245,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             gc,
         },
         scrub: scrub::Options::OFF,
+        slow: slow::Rules::default(),
         request_timeout: Duration::from_secs(60),
         client_link: hardware.client_link,
         egress: (hardware.port_ns_per_kilobyte > 0).then_some(Egress {

@@ -1,7 +1,7 @@
 //! What an event means, in a sentence for people.
 
 use base::event::{
-    AreaRefusal, Collection, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle, Refusal,
+    Answers, AreaRefusal, Collection, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle, Refusal,
     RegistryTrouble, Wait,
 };
 use std::time::Duration;
@@ -264,6 +264,24 @@ fn nodes(kind: &Kind) -> Option<String> {
         Kind::NodeAdded { node } => format!("Node {} belongs to the rack from now on.", node.0),
         Kind::NodeDraining { node } => format!("The copies on node {} move to other nodes.", node.0),
         Kind::NodeDrained { node } => format!("Node {} has no copies any more.", node.0),
+        Kind::NodeSlow {
+            node,
+            answers,
+            median,
+            usual,
+        } => {
+            let what = match answers {
+                Answers::Reads => "answers half of its reads",
+                Answers::Writes => "acknowledges half of its writes",
+            };
+            format!(
+                "Node {} {what} only after {}, where {} are usual: reads go to other nodes.",
+                node.0,
+                time(median),
+                time(usual)
+            )
+        }
+        Kind::NodeWell { node } => format!("Node {} is no slower than the others any more.", node.0),
         Kind::NodeRemoved { node } => format!("Node {} belongs to the rack no more.", node.0),
         Kind::Rebalanced {} => "Free room is as even over the nodes as moves can make it.".to_owned(),
         _ => return None,
