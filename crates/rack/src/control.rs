@@ -300,6 +300,12 @@ pub struct NodeStatus {
     /// Damaged pages that a peer has sent anew.
     #[serde(default)]
     pub repaired_pages: u64,
+    /// Pages compared with a peer.
+    #[serde(default)]
+    pub compared_pages: u64,
+    /// Pages that a peer had otherwise; they are settled.
+    #[serde(default)]
+    pub differed_pages: u64,
     /// Pages that the node has read by itself, to see whether they are intact.
     #[serde(default)]
     pub scrubbed_pages: u64,

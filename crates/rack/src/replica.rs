@@ -34,6 +34,7 @@
 mod effect;
 mod key;
 mod peer;
+mod resolve;
 
 use crate::cache::{Cached, Store, lpn_of};
 use crate::catchup::{self, Ask, CatchUp};
@@ -649,17 +650,21 @@ impl Replica {
         }
         match (why, data) {
             // Whoever asked is no member any more. Another one in its place gets a page that it may have already.
-            (Fetch::Push(peer) | Fetch::Overrule(peer, _), _) if peer >= self.peers.len() => {}
+            (Fetch::Push(peer) | Fetch::Overrule(peer, _) | Fetch::Resolve(peer, _), _)
+                if peer >= self.peers.len() => {}
             (Fetch::Push(peer), Ok(data)) => self.push_page(peer, lpn, data),
             (Fetch::Push(peer), Err(version)) => self.tell_loss(peer, lpn, version),
-            (Fetch::Overrule(_, theirs), Ok(data)) => self.overrule(now, (lpn, theirs), data, store),
+            (Fetch::Overrule(_, theirs) | Fetch::Resolve(_, theirs), Ok(data)) => {
+                self.overrule(now, (lpn, theirs), data, store)
+            }
             (Fetch::Overrule(peer, theirs), Err(version)) => {
                 // Neither copy is the page: it is lost, here and there.
                 let version = theirs.max(version).next(self.me.node);
                 store.lose(lpn, version);
                 self.tell_loss(peer, lpn, version);
             }
-            (Fetch::Replay, Err(_)) => {}
+            // A page that is damaged here is no better than the peer's.
+            (Fetch::Replay | Fetch::Resolve(..), Err(_)) => {}
             (Fetch::Replay, Ok(data)) => {
                 if self.slot(lpn).is_none() {
                     self.insert(Key::invalid(now, lpn, data, false));

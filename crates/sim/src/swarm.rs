@@ -433,8 +433,12 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     let channels = if is_large { 2 } else { rng.between(1, 2) as u32 };
     let sizing = Geometry { channels, ..geometry };
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
-    let pages_max = if is_large { PAGES_MANY } else { PAGES_MAX };
-    let pages_per_set = pages_of(sizing, share, pages_max, heals);
+    let pages_per_set = pages_of(
+        sizing,
+        share,
+        if is_large { PAGES_MANY } else { PAGES_MAX },
+        heals,
+    );
     let volumes = draw_volumes(rng, nodes, channels, pages_per_set, heals);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();

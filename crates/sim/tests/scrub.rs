@@ -2,14 +2,16 @@
 
 use base::Duration;
 use base::event::{Kind, Look};
+use host::gateway::Reads;
 use rack::heal::Rules;
 use rack::registry::Durability;
 use rack::scrub;
 use sim::operators::Control;
-use sim::rack::{RackFleet, RackOptions};
+use sim::rack::{RackFleet, RackHost, RackOptions};
 use sim::reached::Situation;
 use sim::run::{Fault, Outcome, Run, RunSpec};
 use sim::small;
+use sim::world::Canary;
 
 const SECOND: u64 = 1_000_000_000;
 const PAGES: u32 = 40;
@@ -96,4 +98,51 @@ fn damage_is_found_and_repaired_before_the_other_copy_is_lost() {
     assert!(found > 20, "{found}");
     let missed = (0..6).filter(|&seed| !run(seed, scrub::Options::OFF).violations.is_empty());
     assert!(missed.count() > 3, "without scrubbing pages are lost");
+}
+
+/// What a follower acknowledges and does not keep is found although nobody reads there. Members that keep what they acknowledge
+/// compare and find nothing.
+#[test]
+fn members_that_hold_something_else_are_found() {
+    for (seed, canary) in
+        (0..6).map(|seed| (seed, [Canary::None, Canary::AckWithoutApply][seed as usize % 2]))
+    {
+        let mut options = RackOptions {
+            scrub: scrub::Options {
+                bytes_per_s: 1 << 20,
+                every: Duration::from_millis(500),
+            },
+            reads: Reads::First,
+            ..small::options(
+                3,
+                small::geometry(4, 1),
+                vec![small::layout(PAGES, 2, Durability::Memory)],
+            )
+        };
+        options.unit.gc.check_every = Duration::from_millis(1);
+        let fleet = RackFleet::new(options);
+        let loads = small::mixed_loads(&fleet, 300.0, LOAD_SECONDS);
+        let mut spec = RunSpec {
+            calm_ns: 6 * SECOND,
+            exam: false,
+            probe: false,
+            ..small::spec(&fleet, seed, small::LINK, loads)
+        };
+        spec.world.canary = canary;
+        let mut run = Run::new(fleet, spec);
+        let outcome = run.execute();
+        let compared: u64 = (1..=3).map(|host| compared(&mut run, host)).sum();
+        assert!(compared >= 4 * u64::from(PAGES), "seed {seed}: {compared}");
+        let found = count(&outcome, |kind| matches!(kind, Kind::ReplicasDiffer { .. }));
+        assert_eq!(found > 0, canary != Canary::None, "seed {seed}: {found}");
+        assert_eq!(outcome.violations.is_empty(), found == 0, "seed {seed}");
+    }
+}
+
+fn compared(run: &mut Run<RackFleet>, host: usize) -> u64 {
+    let now = run.world().now();
+    match run.world().host(host) {
+        Some(RackHost::Node(node)) => node.status(now).compared_pages,
+        _ => 0,
+    }
 }

@@ -459,6 +459,10 @@ fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
     count("node_damaged_pages", "Pages found damaged", node.damaged_pages);
     let help = "Damaged pages that a peer has sent anew";
     count("node_repaired_pages", help, node.repaired_pages);
+    let help = "Pages compared with a peer";
+    count("node_compared_pages", help, node.compared_pages);
+    let help = "Pages that a peer had otherwise though both were intact";
+    count("node_differed_pages", help, node.differed_pages);
     let help = "Pages that the node has read by itself to find damage";
     count("node_scrubbed_pages", help, node.scrubbed_pages);
     count("node_scrubs", "Whole passes over all pages", node.scrubs);

@@ -332,6 +332,8 @@ kinds! {
     "medium-silent" Warn MediumSilent { operation: MediumOperation, }
     /// A page cannot be read here; other replicas have it.
     "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, found: Look, }
+    /// Two members had a page otherwise, though both copies were intact: the later version counts, and of one version that of `vssd`.
+    "replicas-differ" Error ReplicasDiffer { vssd: VssdId, peer: VssdId, page: u32, ours: u64, theirs: u64, }
     /// A peer has sent a page that was damaged here; it is written anew.
     "page-repaired" Info PageRepaired { vssd: VssdId, page: u32, peer: VssdId, found: Look, }
 

@@ -416,6 +416,8 @@ impl Node {
             status.erases += flash.erases;
             status.damaged_pages += stats.damaged;
             status.repaired_pages += stats.repaired;
+            status.compared_pages += stats.compared;
+            status.differed_pages += stats.differed;
             status.free_ratio_min = status.free_ratio_min.min(unit.flash().free_ratio());
         }
         status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };

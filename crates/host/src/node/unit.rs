@@ -8,6 +8,7 @@ mod backlog;
 mod copies;
 mod facts;
 mod grouped;
+mod idle;
 mod members;
 mod scrubbing;
 mod servers;
@@ -27,6 +28,7 @@ use copies::Copies;
 use flash::{Vssd, VssdError};
 use rack::bucket::Bucket;
 use rack::cache::{Cached, Store, lpn_of};
+use rack::compare::{self, Content};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
@@ -39,7 +41,7 @@ use scrubbing::Scrubbing;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use waits::{Reading, Then};
-use wire::rack::{Code, Header, Op, Packet};
+use wire::rack::{Code, Header, Op, Packet, flags};
 
 /// One vSSD, served.
 pub struct Unit {
@@ -204,6 +206,7 @@ impl Unit {
             }
             Op::Lease => self.leases.receive(now, &header),
             Op::Pull if copies::can_wait(&header) => self.copies.push(packet),
+            Op::Digest if header.code == Code::Background => self.compared(now, &packet, out),
             Op::Inv | Op::Ack | Op::Val | Op::Held | Op::Hello | Op::Digest | Op::Pull => {
                 if header.op == Op::Inv {
                     // A follower sees no other sign of its clients.
@@ -221,6 +224,42 @@ impl Unit {
             _ => {}
         }
         self.pump(now, out);
+    }
+
+    /// What is here of a page that this member vouches for.
+    fn content(&self, lpn: Lpn) -> Option<Content> {
+        let content = self.held.content(lpn);
+        content.filter(|_| self.replica.vouches_for(lpn))
+    }
+
+    /// A peer asks what differs here, or has answered that.
+    fn compared(&mut self, now: Instant, packet: &Packet, out: &mut VecDeque<Output>) {
+        let header = &packet.header;
+        let peer = self.replica.peer_of(header);
+        let Some(peer) = peer.filter(|&peer| self.replica.shares_epoch(peer, header)) else {
+            return;
+        };
+        let (first, record) = (lpn_of(header), packet.record());
+        if !header.has(flags::REPLY) {
+            let answer = compare::answer(first, record, |lpn| self.content(lpn));
+            return self.replica.answer_compared(peer, first, answer);
+        }
+        let mut comparison = core::mem::take(&mut self.scrubbing.comparison);
+        let difference = comparison.answered(now, (peer, first), record, |lpn| self.content(lpn));
+        self.scrubbing.comparison = comparison;
+        self.scrubbing.answered();
+        if let Some(difference) = difference {
+            self.stats.differed += 1;
+            let kind = event::Kind::ReplicasDiffer {
+                vssd: self.identity.vssd,
+                peer: VssdId(header.request as u32),
+                page: difference.lpn.0,
+                ours: difference.ours.version.0,
+                theirs: difference.theirs.version.0,
+            };
+            out.push_back(Output::Event(kind));
+            self.replica.resolve(&difference);
+        }
     }
 
     /// A client has asked for something.
@@ -387,6 +426,7 @@ impl Unit {
             return;
         }
         let page = packet.page().cloned();
+        self.scrubbing.note_order();
         self.replica
             .write(now, header, page, header.payload_crc, &mut self.held);
     }

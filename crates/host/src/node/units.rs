@@ -217,9 +217,9 @@ impl Units {
     fn scrub(&mut self, now: Instant) {
         let mut slots = self.slots.iter_mut().flatten().peekable();
         if slots.peek().is_some() && self.scrub.begins(now) {
-            slots.for_each(|slot| slot.unit.scrubbing.restart());
+            slots.for_each(|slot| slot.unit.begin_scrub());
         }
-        while let Some(index) = self.next_of(self.scrubber, Unit::can_scrub)
+        while let Some(index) = self.next_of(self.scrubber, |unit| unit.can_scrub(now))
             && self.scrub.take(now)
         {
             self.scrubber = index + 1;

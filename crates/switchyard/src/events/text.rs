@@ -4,6 +4,7 @@ use base::event::{
     Answers, AreaRefusal, Collection, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle, Refusal,
     RegistryTrouble, Wait,
 };
+use core::cmp::Ordering;
 use std::time::Duration;
 
 /// One sentence.
@@ -11,6 +12,7 @@ pub fn sentence(kind: &Kind) -> String {
     switch(kind)
         .or_else(|| node(kind))
         .or_else(|| vssd(kind))
+        .or_else(|| pages(kind))
         .or_else(|| gateway(kind))
         .or_else(|| control(kind))
         .or_else(|| nodes(kind))
@@ -194,6 +196,13 @@ fn vssd(kind: &Kind) -> Option<String> {
                 operation_of(operation)
             )
         }
+        _ => return None,
+    })
+}
+
+/// What a vSSD tells of damaged pages, and of those that its peers have otherwise.
+fn pages(kind: &Kind) -> Option<String> {
+    Some(match *kind {
         Kind::PageDamaged { vssd, page, found } => {
             let how = match found {
                 Look::Read => "",
@@ -202,6 +211,23 @@ fn vssd(kind: &Kind) -> Option<String> {
             format!(
                 "Page {page} of vSSD {} cannot be read{how}; it is fetched from a peer.",
                 vssd.0
+            )
+        }
+        Kind::ReplicasDiffer {
+            vssd,
+            peer,
+            page,
+            ours,
+            theirs,
+        } => {
+            let which = match ours.cmp(&theirs) {
+                Ordering::Less => "the peer's is the later one and counts",
+                Ordering::Equal => "they have one version, and the first one's counts",
+                Ordering::Greater => "the first one's is the later one and counts",
+            };
+            format!(
+                "vSSDs {} and {} have page {page} otherwise, though both copies are intact: {which}.",
+                vssd.0, peer.0
             )
         }
         Kind::PageRepaired { vssd, page, peer, .. } => {

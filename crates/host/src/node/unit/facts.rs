@@ -77,4 +77,8 @@ pub struct UnitStats {
     pub damaged: u64,
     /// Damaged pages that a peer has sent anew.
     pub repaired: u64,
+    /// Pages compared with a peer.
+    pub compared: u64,
+    /// Pages that a peer had otherwise.
+    pub differed: u64,
 }

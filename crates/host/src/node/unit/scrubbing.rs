@@ -1,22 +1,19 @@
-//! A vSSD reads its own pages while its node is idle ([`rack::scrub`]), and cares for those that are damaged.
+//! How far a vSSD is with what it does while its node is idle.
 
-use super::Unit;
-use super::waits::Reading;
-use crate::Output;
+use base::VssdId;
 use base::event::Look;
-use base::{Instant, Lpn, VssdId};
-use rack::cache::Store;
+use rack::compare::Comparison;
 use rack::scrub::{Repairs, Walk};
-use std::collections::VecDeque;
 
-/// Pages without data that are passed at once: few enough that nobody waits.
-const HOLES_MAX: u32 = 4096;
-
-/// How far a vSSD is with scrubbing.
+/// Its walk over its pages, its damaged pages, and the comparison with its peers.
 pub(in crate::node) struct Scrubbing {
-    walk: Walk,
+    pub(super) walk: Walk,
     pub(super) repairs: Repairs<Look>,
-    reads: bool,
+    pub(super) comparison: Comparison,
+    /// It has ordered a write since the members of its set changed: it is the one that does.
+    pub(super) orders: bool,
+    /// A page is being read.
+    pub(super) reads: bool,
     /// A read has ended since its node asked.
     ended: bool,
     /// A client has asked for something since.
@@ -28,6 +25,8 @@ impl Scrubbing {
         Self {
             walk: Walk::new(vssd, boot, pages),
             repairs: Repairs::default(),
+            comparison: Comparison::default(),
+            orders: false,
             reads: false,
             ended: false,
             asked: false,
@@ -36,6 +35,20 @@ impl Scrubbing {
 
     pub(super) fn note_client(&mut self) {
         self.asked = true;
+    }
+
+    pub(super) fn note_order(&mut self) {
+        self.orders = true;
+    }
+
+    /// The set has other members: the next pass compares with these.
+    pub(super) fn members_changed(&mut self) {
+        (self.orders, self.comparison) = (false, Comparison::default());
+    }
+
+    /// A peer has answered.
+    pub(super) fn answered(&mut self) {
+        self.ended = true;
     }
 
     pub(super) fn read_ended(&mut self) {
@@ -47,47 +60,13 @@ impl Scrubbing {
         core::mem::take(&mut self.asked)
     }
 
-    /// True if a page was read since the last call.
+    /// True if a page was read, or a peer has answered, since the last call.
     pub(in crate::node) fn take_ended(&mut self) -> bool {
         core::mem::take(&mut self.ended)
     }
 
-    /// A pass begins.
-    pub(in crate::node) fn restart(&mut self) {
-        self.walk.restart();
-    }
-
-    /// True if it has seen every page.
+    /// True if it has seen every page, here and at its peers.
     pub(in crate::node) fn is_over(&self) -> bool {
-        self.walk.is_over() && !self.reads
-    }
-}
-
-impl Unit {
-    /// True if it can read one page more.
-    pub(in crate::node) fn can_scrub(&self) -> bool {
-        let Scrubbing {
-            walk, repairs, reads, ..
-        } = &self.scrubbing;
-        let is_well = self.is_serving() && !self.is_latched() && !self.is_stopping();
-        !walk.is_over() && !reads && repairs.has_room() && is_well
-    }
-
-    /// Reads the next page that has data on the medium, if one is near.
-    pub(in crate::node) fn scrub(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        // What is in the write cache is written anew soon.
-        let held = &self.held;
-        let is_there =
-            |lpn: &Lpn| !held.buffered.flash().is_hole(*lpn) && held.buffered.cache().get(*lpn).is_none();
-        let walk = &mut self.scrubbing.walk;
-        let mut steps = (0..HOLES_MAX).map_while(|_| walk.step());
-        let Some(lpn) = steps.find(is_there) else {
-            return;
-        };
-        self.scrubbing.reads = true;
-        let version = held.newest(lpn);
-        let slot = self.readings.insert(Reading::Scrub { lpn, version });
-        self.held.buffered.read(now, u64::from(slot), lpn);
-        self.pump(now, out);
+        self.walk.is_over() && !self.reads && self.comparison.is_over()
     }
 }

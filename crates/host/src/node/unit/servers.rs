@@ -76,6 +76,7 @@ impl Unit {
             self.replica.yield_all();
         }
         self.replica.change_members(now, &membership, again);
+        self.scrubbing.members_changed();
         (self.identity.config.membership, self.identity.config.terms) = (membership, terms);
         self.pump(now, out);
     }
