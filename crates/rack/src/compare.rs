@@ -1,11 +1,12 @@
 //! Whether the members of a set hold the same, though every page of theirs is intact.
 //!
-//! A pure policy. The member that orders a set's writes compares, while its node is idle, range by range with each peer: it sends the
-//! version and the checksum of each page, and the peer answers with the pages that differ. A page whose write is under way differs
+//! A pure policy. The member that orders a set's writes compares with each peer, range by range, while its node is idle. It sends the
+//! version and the checksum of each page. The peer answers with the pages that differ. A page whose write is under way differs
 //! for a moment. So a page is *doubted* at first, and asked for again after [`DOUBT_FOR`]; only what differs in the same way then is a
 //! [`Difference`]. The peer keeps no state for this.
 //!
-//! A replica that starts compares versions with its peers before it serves ([`crate::catchup`]). What is found here has gone wrong since.
+//! A replica that starts compares versions with its peers before it serves ([`crate::catchup`]). A difference that is found here has come
+//! about since.
 //!
 //! Digest record: per page its version (8 bytes, big endian) and its checksum (4 bytes). Answer: pages covered (2 bytes), then per
 //! difference the page's offset in the range (2 bytes), its version and its checksum.
@@ -22,7 +23,7 @@ const RANGE_PAGES: u32 = (PAYLOAD_BYTES_MAX / CONTENT_BYTES) as u32 - 8;
 const DIFFERENCES_MAX: usize = (PAYLOAD_BYTES_MAX - 2) / DIFFERENCE_BYTES;
 /// Longer than a write is under way, unless a member is lost.
 const DOUBT_FOR: Duration = Duration::from_secs(1);
-/// Pages that are doubted at once. What is beyond them is left to the next pass.
+/// Pages that are doubted at once. Others are left to the next pass.
 const DOUBTS_MAX: usize = 64;
 /// A question that is not answered is asked again after this,
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -66,9 +67,9 @@ pub struct Difference {
     pub peer: usize,
     /// The page.
     pub lpn: Lpn,
-    /// What is here.
+    /// Our copy.
     pub ours: Content,
-    /// What is there.
+    /// The peer's.
     pub theirs: Content,
 }
 
@@ -298,10 +299,10 @@ mod tests {
 
     #[test]
     fn pages_that_nobody_vouches_for_are_passed() {
-        let some = |lpn: Lpn| content(7, 0).filter(|_| lpn.0 % 2 == 0);
+        let some = |lpn: Lpn| content(7, 0).filter(|_| lpn.0.is_multiple_of(2));
         let (found, _) = compare(1, some, |_, _, _| content(6, 0));
         assert_eq!(found.len(), DOUBTS_MAX, "the rest is left to the next pass");
-        assert!(found.iter().all(|found| found.lpn.0 % 2 == 0));
+        assert!(found.iter().all(|found| found.lpn.0.is_multiple_of(2)));
         let (found, _) = compare(1, |_| content(7, 0), |_, _, _| None);
         assert_eq!(found, []);
     }

@@ -433,12 +433,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     let channels = if is_large { 2 } else { rng.between(1, 2) as u32 };
     let sizing = Geometry { channels, ..geometry };
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
-    let pages_per_set = pages_of(
-        sizing,
-        share,
-        if is_large { PAGES_MANY } else { PAGES_MAX },
-        heals,
-    );
+    let pages_per_set = pages_of(sizing, share, is_large, heals);
     let volumes = draw_volumes(rng, nodes, channels, pages_per_set, heals);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
@@ -496,7 +491,8 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
 }
 
 /// Pages of a set whose vSSDs have all channels of this flash.
-fn pages_of(flash: Geometry, share: f64, pages_max: u32, heals: bool) -> u32 {
+fn pages_of(flash: Geometry, share: f64, is_large: bool, heals: bool) -> u32 {
+    let pages_max = if is_large { PAGES_MANY } else { PAGES_MAX };
     let logical_max = flash.logical_pages_max(flash.channels);
     let pages = ((f64::from(logical_max) * share) as u32).clamp(4, pages_max);
     // Copies go to nodes as they offer room: no vSSD is fuller.

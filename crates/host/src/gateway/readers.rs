@@ -48,7 +48,7 @@ pub struct Readers(Vec<Reader>);
 #[derive(Debug)]
 struct Reader {
     vssd: VssdId,
-    /// Where it is, as its answers say.
+    /// Its node, as its answers say.
     node: Option<NodeId>,
     in_flight: u64,
     /// 0 before the first answer.

@@ -6,7 +6,7 @@ use rack::control::NodeStatus;
 use rack::slow::{Answers, Rules, Slow, Verdict, Windows};
 use std::collections::BTreeMap;
 
-/// What is known of the nodes' answers.
+/// The answers of nodes, so far.
 #[derive(Debug)]
 pub(super) struct Slowness {
     reads: Windows,
@@ -53,7 +53,7 @@ impl Slowness {
     }
 }
 
-/// What there is to tell of a verdict.
+/// The event of a verdict.
 pub(super) fn event_of(verdict: &Verdict) -> Kind {
     let Verdict {
         node, median, usual, ..

@@ -32,7 +32,7 @@ impl Answers {
         });
     }
 
-    /// What the node reports.
+    /// The report for the gateway.
     pub(super) fn last(&self) -> &[Acknowledged] {
         &self.last
     }

@@ -245,7 +245,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             gc,
         },
         scrub: scrub::Options::OFF,
-        slow: slow::Rules::default(),
+        slow: slow::Rules::NEVER,
         request_timeout: Duration::from_secs(60),
         client_link: hardware.client_link,
         egress: (hardware.port_ns_per_kilobyte > 0).then_some(Egress {

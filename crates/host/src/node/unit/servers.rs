@@ -1,4 +1,4 @@
-//! What a vSSD's node asks and tells it about other servers: its replicas', the ToRs, gateways.
+//! A vSSD's answers to its node about other servers: its replicas', the ToRs, gateways.
 
 use super::Unit;
 use crate::Output;
