@@ -32,6 +32,7 @@ test_tools=(
     db_bench:rocksdb-tools
     valgrind:valgrind
     /usr/include/rocksdb/c.h:librocksdb-dev
+    /usr/lib/$(uname -m)-linux-gnu/libjemalloc.so.2:libjemalloc2
     bpftrace:bpftrace
     mkfs.btrfs:btrfs-progs
     losetup:mount

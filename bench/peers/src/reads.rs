@@ -15,7 +15,7 @@
 //! each, except beside writes.
 
 use crate::drive::{self, Engine, Key, Plan, READS_OF_TRANSACTION, Session};
-use crate::rocksdb::Database;
+use crate::rocksdb::{Database, with_jemalloc};
 use anyhow::{Context, bail};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -30,6 +30,9 @@ const DURABLE_BATCHES: u32 = 20;
 /// Runs one engine by a plan.
 pub fn run(text: &str) -> anyhow::Result<()> {
     let plan = Plan::enter(text)?;
+    if plan.system == "rocksdb" {
+        with_jemalloc()?;
+    }
     match plan.system.as_str() {
         "lmdb" => drive::run(&plan, &Lmdb::open(&plan)?)?,
         "redb" => Redb::open(&plan)?.run(&plan)?,

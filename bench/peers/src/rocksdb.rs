@@ -1,8 +1,10 @@
 //! RocksDB through its C interface (`rocksdb/c.h`), from the system's library: Debian's librocksdb-dev.
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::ptr;
 use std::sync::Arc;
 
@@ -79,10 +81,27 @@ unsafe extern "C" {
     fn rocksdb_iter_destroy(iterator: Opaque);
 }
 
+/// Debian's libjemalloc2.
+const JEMALLOC: &str = "libjemalloc.so.2";
 /// Of a write buffer, of which there are two.
 const WRITE_BUFFER_BYTES: usize = 16 << 20;
 /// A filter of so many bits a key misses one key in a hundred.
 const FILTER_BITS: f64 = 10.0;
+
+/// Starts this program again with jemalloc, unless it runs with it. With the C library's allocator RocksDB outgrows a bound on its
+/// memory, by what it has freed in pieces; its own documentation advises jemalloc.
+pub fn with_jemalloc() -> anyhow::Result<()> {
+    const PRELOAD: &str = "LD_PRELOAD";
+    if std::env::var_os(PRELOAD).is_some_and(|it| it == JEMALLOC) {
+        return Ok(());
+    }
+    let mut again = Command::new(std::env::current_exe()?);
+    let failure = again
+        .args(std::env::args_os().skip(1))
+        .env(PRELOAD, JEMALLOC)
+        .exec();
+    Err(failure).context("this program could not be started again")
+}
 
 /// An open database that syncs its log with each write.
 pub struct Database {

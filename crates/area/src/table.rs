@@ -91,6 +91,13 @@ impl Place {
             born_ns: self.born_ns.load(Ordering::Relaxed),
         }
     }
+
+    /// The owner calls the file by this number from now on; true if nobody has asked for it. Whoever asks later asks for the new number:
+    /// it is stored before this look at the state, and [`Table::answer`] looks at the state before it takes the number.
+    fn call(&self, file: u64) -> bool {
+        self.file.store(file, Ordering::SeqCst);
+        self.state.load() == FOLLOWED
+    }
 }
 
 /// The table. Zeros are an empty one.
@@ -238,8 +245,7 @@ impl Table {
     pub fn follow(&self, pid: u32, key: FileKey, file: u64, known: impl Fn(u64) -> bool) -> bool {
         if let Some(place) = self.find(key) {
             // The inode may be another file's now, as the one before was removed.
-            place.file.store(file, Ordering::Relaxed);
-            return place.owner.load() == pid && place.state.load() == FOLLOWED;
+            return place.owner.load() == pid && place.call(file);
         }
         if self.is_foreign(key) {
             return false;
@@ -256,9 +262,10 @@ impl Table {
         self.fill_followed(pid, key, file).unwrap_or(false)
     }
 
-    /// True if this process follows the file, and nobody has asked for it.
-    pub fn is_own(&self, pid: u32, key: FileKey) -> bool {
-        let is_it = |it: &Place| it.owner.load() == pid && it.state.load() == FOLLOWED;
+    /// True if this process follows the file already, and nobody has asked for it. It calls the file by `file` from now on: what was closed
+    /// gets another number when it is opened again.
+    pub fn follows(&self, pid: u32, key: FileKey, file: u64) -> bool {
+        let is_it = |it: &Place| it.owner.load() == pid && it.call(file);
         self.find(key).is_some_and(is_it)
     }
 
@@ -302,7 +309,7 @@ impl Table {
                     continue;
                 }
                 // A failure leaves the question: the journal fails from then on, and so do its files.
-                match (state, give_up(place.file.load(Ordering::Relaxed))) {
+                match (state, give_up(place.file.load(Ordering::SeqCst))) {
                     // Another run has a file that nobody here writes. If it is opened here again, that run is asked.
                     (RELEASED, Ok(false)) => drop(place.state.replace(RELEASED, FREE)),
                     (_, Ok(_)) => drop(place.state.replace(state, FOREIGN)),
@@ -453,6 +460,26 @@ mod tests {
         assert!(!table.follow(own, KEY, 8, |_| true), "it is the others'");
     }
 
+    /// bug: what a child wrote to a file that its parent had closed and opened again was undone by recovery. cause: the file had its first
+    /// number in the table, by which the journal knew nothing to give up. fix: the table has the number of the last opening.
+    #[test]
+    fn a_file_that_was_opened_again_is_given_up_by_its_new_number() {
+        let table = Table::map(None).expect("memory");
+        let own = std::process::id();
+        assert!(!table.follows(own, KEY, 7));
+        assert!(table.follow(own, KEY, 7, |_| true));
+        assert!(table.follows(own, KEY, 8));
+        let answer = move || {
+            table.answer(own, |file| match file {
+                8 => Ok(true),
+                _ => Err(io::ErrorKind::Other.into()),
+            })
+        };
+        std::thread::Builder::new().spawn(answer).expect("a thread");
+        assert_eq!(table.ask(own + 1, KEY, false), Answer::Free);
+        assert!(!table.follows(own, KEY, 9), "it is the others'");
+    }
+
     /// bug: programs of two runs logged one file, each in its own area. fix: the second one asks the first one's table.
     #[test]
     fn another_run_gets_a_file_that_nobody_writes_here() {
@@ -462,7 +489,7 @@ mod tests {
         let limit = std::time::Duration::from_secs(10);
         assert_eq!(table.release(KEY, limit), Release::Free);
         assert!(table.follow(own, KEY, 7, |_| true) && table.follow(own, other, 8, |_| true));
-        assert!(table.is_own(own, KEY));
+        assert!(table.follows(own, KEY, 7));
         let answer = move || table.answer(own, |file| Ok(file == 7));
         std::thread::Builder::new().spawn(answer).expect("a thread");
         assert_eq!(table.release(KEY, limit), Release::Given, "it is open here");

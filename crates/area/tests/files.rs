@@ -268,11 +268,12 @@ fn a_closed_file_with_two_names_loses_one_of_them() {
     let [area, path, other] = ["area", "a-wal", "b-wal"].map(|name| directory.join(name));
     let (journal, _) = Journal::open(&Source::Path(area, AREA_BYTES)).expect("a new area");
     for fails in [true, false] {
+        let _ = fs::remove_file(&other);
         let (file, id) = followed(&journal, &path, b"data");
         drop(file);
         journal.close_file(id);
         assert_eq!(journal.find(&path), Some(id), "the area has changes of it");
-        let _ = fs::hard_link(&path, &other);
+        fs::hard_link(&path, &other).expect("another name");
         let make = || {
             if fails {
                 -1
@@ -284,6 +285,27 @@ fn a_closed_file_with_two_names_loses_one_of_them() {
         assert_eq!(journal.find(&path), None);
     }
     assert_eq!(fs::read(&other).expect("the other name"), b"data");
+    journal.close().expect("all is synced");
+}
+
+/// The file system makes the other name durable, so it syncs the file itself, and the area has nothing of it.
+#[test]
+fn a_file_with_two_names_is_synced_with_both() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, image, path, other] = ["area", "image", "a-wal", "other"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    let (file, id) = followed(&journal, &path, b"before;");
+    fs::hard_link(&path, &other).expect("another name");
+    write(&journal, &file, id, b"after");
+    journal.sync(id).expect("durable");
+    assert_eq!(after_a_crash(&area, &image), Recovered::default());
+    fs::remove_file(&other).expect("one name again");
+    for recovered in [0, 1] {
+        write(&journal, &file, id, b"later");
+        journal.sync(id).expect("durable");
+        assert_eq!(after_a_crash(&area, &image).replayed, recovered);
+    }
     journal.close().expect("all is synced");
 }
 

@@ -655,7 +655,11 @@ impl Heal {
     /// Lets members move, and tells which nodes have none any more.
     fn move_members(&mut self, now: Instant, next: &mut Snapshot, rooms: &mut Rooms) {
         let since = self.changed_at + self.rules.ask_every;
-        let is_fresh = |node: &Node| node.heard.is_some_and(|heard| heard >= since);
+        let is_fresh = |(&id, node): (&u8, &Node)| {
+            let is_gone = next.is_replaced(id) && !rooms.is_open(id);
+            is_gone || node.heard.is_some_and(|heard| heard >= since)
+        };
+        let is_fresh = self.nodes.iter().all(is_fresh);
         let told = moves::begin(
             next,
             &mut moves::Sight {
@@ -665,7 +669,7 @@ impl Heal {
                     let answers = node.is_some_and(|node| node.unanswered <= ANSWERS_LATE);
                     answers && self.is_well(replica) && self.serves(replica)
                 },
-                is_fresh: self.nodes.values().all(is_fresh),
+                is_fresh,
                 moves_max: self.rules.moves_max,
             },
         );

@@ -32,7 +32,7 @@ pub struct Sight<'a> {
     pub rooms: &'a mut Rooms,
     /// True for a replica whose node answers, and which serves.
     pub is_well: &'a dyn Fn(&ReplicaRecord) -> bool,
-    /// The nodes have told their room since the last change.
+    /// The nodes that are waited for have told their room since the last change.
     pub is_fresh: bool,
     /// Moves at a time.
     pub moves_max: usize,
@@ -218,7 +218,8 @@ fn rebalance(records: &mut Snapshot, sight: &mut Sight, told: &mut Vec<Kind>) {
         .drains
         .iter()
         .any(|drain| records.members_on(drain.node) > 0);
-    let all_there = records.nodes.iter().all(|node| sight.rooms.is_open(node.id));
+    let mut nodes = records.nodes.iter().map(|node| node.id);
+    let all_there = nodes.all(|node| sight.rooms.is_open(node) || records.is_replaced(node));
     if drains || !all_there || !places.iter().all(is_quiet) {
         return;
     }

@@ -229,6 +229,11 @@ impl Snapshot {
         expelled.filter(|left| left.node == node).count()
     }
 
+    /// True if a node had copies that others have by now. While it is away, nobody waits for it.
+    pub fn is_replaced(&self, node: u8) -> bool {
+        self.leftovers.iter().any(|left| left.node == node)
+    }
+
     /// Members of the rack's sets that move.
     pub fn moving(&self) -> impl Iterator<Item = (&VolumeRecord, Moving)> {
         self.every_set().filter_map(|(volume, set)| {

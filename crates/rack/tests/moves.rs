@@ -410,3 +410,20 @@ fn a_move_to_a_node_that_goes_is_given_up_and_begun_to_another() {
     let again = set.joining.expect("it moves to another node");
     assert!(again.node != joining.node && again.moves);
 }
+
+/// bug: a rebalancing waited for ever for a node that was gone for ever. fix: it goes on once other nodes have that node's copies.
+#[test]
+fn room_is_evened_out_without_a_node_that_is_gone() {
+    let mut world = World::new(4, &[&[&[1, 2], &[1, 2], &[1, 2], &[2, 4]]]);
+    world.run(2);
+    world.away.insert(4);
+    world.records.rebalance();
+    world.run(2);
+    assert!(world.records.rebalance_moves > 0, "it may come back");
+    world.run(90);
+    assert_eq!(world.copies(), [2, 2, 2, 2]);
+    assert_eq!(world.records.rebalance_moves, 0, "{:?}", world.records);
+    assert!(world.has_told(|kind| *kind == Kind::Rebalanced {}));
+    let loads = &world.loads()[..3];
+    assert!(loads.iter().all(|load| (2..=3).contains(load)), "{loads:?}");
+}

@@ -241,3 +241,31 @@ fn a_sync_without_news_is_left_to_a_checkpoint() {
     assert_eq!(files.sync(id, true), SyncBy::Log);
     assert_eq!(files.sync(id, false), SyncBy::Settle);
 }
+
+/// bug: a second name that a file got was lost after a sync. cause: the log knows one name. fix: the file system syncs a file with others,
+/// and one that had others.
+#[test]
+fn a_file_with_two_names_is_synced_by_the_file_system() {
+    let limits = FileLimits {
+        unsynced_bytes_max: 1000,
+        checkpoint_bytes: 1000,
+    };
+    let mut files = Files::new(limits, FileId(1));
+    let (id, _) = files.open(Description::default(), 0);
+    for (links, by) in [
+        (1, SyncBy::Log),
+        (2, SyncBy::Settle),
+        (2, SyncBy::Settle),
+        (1, SyncBy::Settle),
+        (1, SyncBy::Log),
+    ] {
+        if files.write(id, 0, 10, 1).is_some() {
+            files.logged(id, 100);
+        }
+        files.has_links(id, links);
+        assert_eq!(files.sync(id, true), by, "{links} names");
+        if by == SyncBy::Settle {
+            files.settle(id);
+        }
+    }
+}

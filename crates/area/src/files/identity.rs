@@ -254,6 +254,17 @@ pub(super) fn size(file: impl AsFd) -> io::Result<u64> {
     Ok(data.stx_size)
 }
 
+/// [`size`], and the names that the file has.
+pub(super) fn size_and_links(file: impl AsFd) -> io::Result<(u64, u32)> {
+    let data = ask(
+        file.as_fd().as_raw_fd(),
+        c"",
+        libc::AT_EMPTY_PATH,
+        libc::STATX_SIZE | libc::STATX_NLINK,
+    )?;
+    Ok((data.stx_size, data.stx_nlink))
+}
+
 /// The inode of the descriptor's file.
 pub(super) fn inode(file: impl AsFd) -> io::Result<u64> {
     let fd = file.as_fd().as_raw_fd();

@@ -322,7 +322,7 @@ impl Journal {
         // A change that is under way is waited for: it may have been made, and not logged.
         let changing = opened.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let (by, claim) = {
-            let size = identity::size(&*opened)?;
+            let (size, links) = identity::size_and_links(&*opened)?;
             let mut state = shared.lock();
             if state.has_failed {
                 return Err(failed());
@@ -334,6 +334,7 @@ impl Journal {
             if !state.files.has_size(id, size) {
                 state.files.surprise(id, size);
             }
+            state.files.has_links(id, links);
             let change = state.files.announce(id);
             shared.log(&mut state, id, change, &[]);
             let has_written = WRITTEN.get() == Some(id);

@@ -259,6 +259,8 @@ struct File {
     is_described: bool,
     /// Its directory was synced since it was opened first.
     is_named: bool,
+    /// Names it had at its last sync, or when it was opened first.
+    links: u32,
     /// The map has an old path of it.
     has_moved: bool,
     /// Checkpoints that had begun at its last change that was logged, and at the last that was not.
@@ -316,6 +318,7 @@ impl Files {
             opens: 1,
             is_described: false,
             is_named: false,
+            links: 1,
             has_moved: false,
             logged: None,
             missed: (size > 0).then_some(self.rounds),
@@ -447,6 +450,15 @@ impl Files {
     pub fn surprise(&mut self, id: FileId, size: u64) {
         self.missed(id);
         self.file(id).size = size;
+    }
+
+    /// The file has so many names when it is synced. The log knows one of them, so the file system has to sync a file that has others, or
+    /// had others at its last sync.
+    pub fn has_links(&mut self, id: FileId, links: u32) {
+        let file = self.file(id);
+        if core::mem::replace(&mut file.links, links) != links || links > 1 {
+            self.missed(id);
+        }
     }
 
     /// True if the log has changes of the file and will not have its next one.

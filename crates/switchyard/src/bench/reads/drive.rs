@@ -143,16 +143,18 @@ pub fn run(plan: &Plan, engine: &dyn Engine) -> anyhow::Result<()> {
         ..plan.clone()
     };
     let threads_max = plan.threads.iter().copied().max().unwrap_or(1);
-    measure(&warm, engine, &popularity, Work::Point, threads_max)?;
-    for &work in &plan.works {
-        for &threads in &plan.threads {
-            if work == Work::Mix {
-                // What the writers before left to be merged is no part of this case.
-                engine.settle()?;
-            }
-            let row = measure(plan, engine, &popularity, work, threads)?;
-            println!("{}", serde_json::to_string(&row)?);
+    measure(&warm, engine, &popularity, (Work::Point, threads_max), 0)?;
+    let cases = plan
+        .works
+        .iter()
+        .flat_map(|&work| plan.threads.iter().map(move |&it| (work, it)));
+    for (number, case) in (1..).zip(cases) {
+        if case.0 == Work::Mix {
+            // What the writers before left to be merged is no part of this case.
+            engine.settle()?;
         }
+        let row = measure(plan, engine, &popularity, case, number)?;
+        println!("{}", serde_json::to_string(&row)?);
     }
     Ok(())
 }
@@ -187,13 +189,14 @@ fn load(plan: &Plan, engine: &dyn Engine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets `threads` threads do `work`.
+/// Lets so many threads do the work. Each case has a number, and keys of its own: a case that asked for those of the one before would
+/// find them in the caches.
 fn measure(
     plan: &Plan,
     engine: &dyn Engine,
     popularity: &Popularity,
-    work: Work,
-    threads: usize,
+    (work, threads): (Work, usize),
+    case: u64,
 ) -> anyhow::Result<Row> {
     let (barrier, has_failed) = (Barrier::new(threads), AtomicBool::new(false));
     let results: Vec<_> = std::thread::scope(|scope| {
@@ -202,11 +205,10 @@ fn measure(
             scope.spawn(move || {
                 let session = engine.session();
                 barrier.wait();
-                let seed = plan.seed.wrapping_mul(1000) + thread as u64;
                 let mut worker = Worker {
                     plan,
                     popularity,
-                    random: Random(scatter(seed)),
+                    random: Random::of(plan.seed, case, thread as u64),
                 };
                 let result = session.and_then(|mut session| worker.drive(&mut *session, work, has_failed));
                 has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
@@ -354,6 +356,12 @@ impl Popularity {
 struct Random(u64);
 
 impl Random {
+    /// That of a thread, which no other case or round has.
+    fn of(seed: u64, case: u64, thread: u64) -> Self {
+        let round = scatter(seed.wrapping_add(1));
+        Self(scatter(scatter(round.wrapping_add(case)).wrapping_add(thread)))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         scatter(self.0)
@@ -419,6 +427,15 @@ mod tests {
             assert!(!is_value_of(&mine, &value[1..], bytes));
             value[bytes - 1] ^= 1;
             assert!(!is_value_of(&mine, &value, bytes));
+        }
+    }
+
+    /// bug: caches held what a case read, as the case before had read the same keys. cause: the sequence came from the thread alone.
+    #[test]
+    fn no_case_asks_for_the_keys_of_another() {
+        let mut firsts = std::collections::BTreeSet::new();
+        for (seed, case, thread) in (0..4).flat_map(|it| (0..8).map(move |case| (it, case, it + case))) {
+            assert!(firsts.insert(Random::of(seed, case, thread).next()));
         }
     }
 
