@@ -200,6 +200,21 @@ impl Vssd {
         buffered.map_or(mapped, |op| mapped.max(ops[op].version))
     }
 
+    /// The CRC32C of the newest data accepted, 0 for zeros.
+    ///
+    /// # Panics
+    /// If it is not a page of this vSSD.
+    pub fn crc(&self, lpn: Lpn) -> u32 {
+        let Pages { mapping, ops, .. } = &self.pages;
+        let Mapped { version, ppn, crc } = mapping.get(lpn.0);
+        let buffered = mapping.buffered(lpn.0).map(|op| &ops[op]);
+        match buffered.filter(|op| op.version >= version) {
+            Some(op) => op.crc,
+            None if ppn == NONE => 0,
+            None => crc,
+        }
+    }
+
     /// True if a page has no data on the medium, nor on its way there: it was never written, or zeroed last.
     ///
     /// # Panics

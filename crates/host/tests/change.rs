@@ -52,6 +52,7 @@ impl World {
             request_timeout: Duration::from_secs(30),
             shaping: None,
             reads: host::gateway::Reads::default(),
+            slow: Default::default(),
             shared: false,
         };
         let mut world = Self {

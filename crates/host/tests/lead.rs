@@ -74,6 +74,7 @@ fn gateway(pool: &Pool) -> Gateway {
         request_timeout: Duration::from_secs(30),
         shaping: None,
         reads: host::gateway::Reads::default(),
+        slow: Default::default(),
         shared: true,
     };
     let mut gateway = Gateway::new(config, pool.clone());

@@ -40,6 +40,7 @@ impl World {
             request_timeout: Duration::from_secs(60),
             shaping: None,
             reads: host::gateway::Reads::default(),
+            slow: Default::default(),
             shared: false,
         };
         let set = |vssd| SetRecord {

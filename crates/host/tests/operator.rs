@@ -90,6 +90,7 @@ fn start(now: Instant, session: u32) -> (Gateway, Operator) {
         request_timeout: Duration::from_secs(30),
         shaping: None,
         reads: host::gateway::Reads::default(),
+        slow: Default::default(),
         shared: false,
     };
     let mut gateway = Gateway::new(config, Pool::new(16, 16));

@@ -61,6 +61,7 @@ fn gateway(pool: &Pool, session: u32) -> Gateway {
         request_timeout: Duration::from_secs(60),
         shaping: None,
         reads: host::gateway::Reads::default(),
+        slow: Default::default(),
         shared: false,
     };
     Gateway::new(config, pool.clone())

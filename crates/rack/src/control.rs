@@ -349,8 +349,29 @@ pub struct NodeStatus {
     pub user_programs: u64,
     /// Blocks erased.
     pub erases: u64,
+    /// How long other nodes take to acknowledge its writes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acknowledged: Vec<Acknowledged>,
     /// Pages found damaged.
     pub damaged_pages: u64,
+    /// Damaged pages that a peer has sent anew.
+    #[serde(default)]
+    pub repaired_pages: u64,
+    /// Pages compared with a peer.
+    #[serde(default)]
+    pub compared_pages: u64,
+    /// Pages that a peer had otherwise; they are settled.
+    #[serde(default)]
+    pub differed_pages: u64,
+    /// Pages that the node has read by itself, to see whether they are intact.
+    #[serde(default)]
+    pub scrubbed_pages: u64,
+    /// Whole passes over all its pages.
+    #[serde(default)]
+    pub scrubs: u64,
+    /// Seconds since the last one was over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scrubbed_ago_s: Option<u64>,
     /// Pages given to members that join, or taken as one.
     #[serde(default)]
     pub copied_pages: u64,
@@ -369,6 +390,17 @@ impl NodeStatus {
             channels => channels,
         }
     }
+}
+
+/// How long a node takes to acknowledge another one's writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// The node.
+    pub node: u8,
+    /// The median of the last window ([`crate::slow`]), in µs.
+    pub median_us: u64,
+    /// The number of that window.
+    pub window: u64,
 }
 
 /// A gateway as a node has seen it.

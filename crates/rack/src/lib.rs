@@ -7,6 +7,7 @@
 pub mod bucket;
 pub mod cache;
 mod catchup;
+pub mod compare;
 pub mod control;
 pub mod dedup;
 pub mod exchange;
@@ -30,6 +31,9 @@ pub mod registry;
 pub mod replica;
 pub mod room;
 pub mod sched;
+pub mod scrub;
+pub mod slow;
+mod times;
 pub mod tor;
 pub mod uplink;
 pub mod vdc;

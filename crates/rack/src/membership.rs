@@ -37,6 +37,18 @@ pub struct Incarnation {
     pub boot: u32,
 }
 
+/// The epoch in which members of a generation are in these starts. No epoch is 0.
+pub(crate) fn epoch_of(generation: u32, mut boots: Vec<(VssdId, u32)>) -> u32 {
+    boots.sort_unstable();
+    let seed = 0x5357_5944 ^ u64::from(generation) << 32;
+    let epoch = boots.iter().fold(seed, |hash, (vssd, boot)| {
+        (hash ^ u64::from(vssd.0) << 32 ^ u64::from(*boot))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    });
+    ((epoch >> 32) as u32).max(1)
+}
+
 /// Bytes of a member in a record.
 pub(crate) const MEMBER_BYTES: usize = 11;
 /// Bytes of a generation in a record.

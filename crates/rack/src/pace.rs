@@ -11,6 +11,7 @@
 //! - **Bounds.** The rate never falls below [`FLOOR_PAGES_PER_S`], so a copy always ends. An operator may set a cap.
 
 use crate::bucket::{Bucket, Rate};
+use crate::times::Times;
 use base::limits::PAGE_BYTES;
 use base::{Duration, Instant};
 
@@ -59,52 +60,6 @@ impl Cap {
     fn pages_per_s(self) -> f64 {
         let cap = self.bytes_per_s.map_or(f64::INFINITY, |bytes| bytes as f64);
         (cap / PAGE_BYTES as f64).clamp(1.0, MOST_PAGES_PER_S)
-    }
-}
-
-/// Times of a period, by powers of two in eight steps each.
-#[derive(Clone, Debug)]
-struct Times {
-    counts: [u32; Self::STEPS * 48],
-    count: u32,
-}
-
-impl Times {
-    const STEPS: usize = 8;
-
-    fn new() -> Self {
-        Self {
-            counts: [0; Self::STEPS * 48],
-            count: 0,
-        }
-    }
-
-    fn note(&mut self, took_ns: u64) {
-        let steps = Self::STEPS as u64;
-        let took_ns = took_ns.max(steps);
-        let power = took_ns.ilog2();
-        // The bits behind the first one.
-        let step = (took_ns >> (power - steps.ilog2())) - steps;
-        let index = (power - steps.ilog2()) as usize * Self::STEPS + step as usize;
-        let last = self.counts.len() - 1;
-        self.counts[index.min(last)] += 1;
-        self.count += 1;
-    }
-
-    /// The time that the [`QUANTILE`] of the operations took at most, in ns; none without operations.
-    fn quantile(&self) -> Option<f64> {
-        let rank = (f64::from(self.count) * QUANTILE).ceil() as u32;
-        let mut below = 0;
-        let index = self.counts.iter().position(|count| {
-            below += count;
-            *count > 0 && below >= rank
-        })?;
-        let (power, step) = (index / Self::STEPS, index % Self::STEPS);
-        Some(((Self::STEPS + step + 1) as u64 * (1 << power)) as f64)
-    }
-
-    fn clear(&mut self) {
-        *self = Self::new();
     }
 }
 
@@ -235,7 +190,7 @@ impl Pace {
         if lasted < PERIOD {
             return;
         }
-        let (operations, calm) = (self.times.count, self.calm_times.count);
+        let (operations, calm) = (self.times.count(), self.calm_times.count());
         match self.phase {
             Phase::Idle if calm >= OPERATIONS_MIN && lasted >= PERIOD_MAX => {
                 self.end_calm();
@@ -255,8 +210,8 @@ impl Pace {
 
     /// Nothing was copied while these operations took their time. Few operations tell with those of later pauses.
     fn end_calm(&mut self) {
-        if self.calm_times.count >= OPERATIONS_MIN {
-            self.calm_ns[self.next] = self.calm_times.quantile().expect("there are operations");
+        if self.calm_times.count() >= OPERATIONS_MIN {
+            self.calm_ns[self.next] = self.calm_times.quantile(QUANTILE).expect("there are operations");
             self.next = (self.next + 1) % CALM_TIMES;
             self.calm_times.clear();
         }
@@ -266,7 +221,7 @@ impl Pace {
         let most = AHEAD * f64::from(self.copied) / lasted.as_secs_f64();
         let calm_ns = self.calm_ns.iter().copied().fold(f64::INFINITY, f64::min);
         let is_above = |took: f64, share: f64, slack: f64| took > (calm_ns * share).max(calm_ns + slack);
-        let took = self.times.quantile();
+        let took = self.times.quantile(QUANTILE);
         let rate = match took {
             None => (self.rate * GROW_ALONE).min(most.max(self.rate)),
             Some(took) if is_above(took, MUCH_LONGER, SLACK_NS) => self.rate.min(most) * FALL,
@@ -375,18 +330,5 @@ mod tests {
             assert!(pages.iter().all(|pages| *pages <= mib * 256 + 20), "{pages:?}");
             assert!(pages[2] >= mib * 250, "{pages:?}");
         }
-    }
-
-    #[test]
-    fn a_quantile_is_a_time_that_was_seen() {
-        let mut times = Times::new();
-        assert_eq!(times.quantile(), None);
-        for us in 1..=1_000 {
-            times.note(us * 1_000);
-        }
-        let quantile = times.quantile().expect("there are operations");
-        assert!((950_000.0..1_070_000.0).contains(&quantile), "{quantile}");
-        times.note(u64::MAX);
-        times.note(0);
     }
 }

@@ -34,14 +34,15 @@
 mod effect;
 mod key;
 mod peer;
+mod resolve;
 
 use crate::cache::{Cached, Store, lpn_of};
 use crate::catchup::{self, Ask, CatchUp};
-use crate::membership::{Incarnation, Member, Membership};
+use crate::membership::{Incarnation, Member, Membership, epoch_of};
 use base::event::Kind;
 use base::limits::SECTORS_PER_PAGE;
 use base::time::earliest;
-use base::{Duration, Instant, Lpn, Map, Page, Slab, Version, VssdId};
+use base::{Duration, Instant, Lpn, Map, NodeId, Page, Slab, Version, VssdId};
 use key::{HELD_FOR, Key, State};
 use peer::Peer;
 use std::collections::VecDeque;
@@ -161,25 +162,7 @@ impl Replica {
             "a membership is changed once"
         );
         self.generation = membership.generation;
-        let mut left = core::mem::take(&mut self.peers);
-        left.retain(|peer| {
-            membership
-                .peers
-                .iter()
-                .any(|member| member.vssd == peer.member.vssd)
-        });
-        // Those that stay keep their order, so that what is under way to them finds them.
-        let known = left.len();
-        for &member in &membership.peers {
-            match left[..known]
-                .iter_mut()
-                .find(|peer| peer.member.vssd == member.vssd)
-            {
-                Some(peer) => peer.member = member,
-                None => left.push(Peer::new(member)),
-            }
-        }
-        self.peers = left;
+        peer::replace(&mut self.peers, &membership.peers);
         self.coordinator = membership.peers.first().map(|member| member.vssd);
         self.catch_up = CatchUp::new(self.peers.len());
         self.effects.push_back(Effect::Event(Kind::MembersChanged {
@@ -570,6 +553,14 @@ impl Replica {
         self.settle(slot);
     }
 
+    /// If this acknowledges a client's write that awaits it: whose it is, and how long after the write began.
+    pub fn acknowledged(&self, now: Instant, peer: usize, header: &Header) -> Option<(NodeId, Duration)> {
+        let key = &self.keys[self.slot(lpn_of(header))?];
+        let awaits =
+            key.origin.is_some() && key.data.version == header.version && key.pending & 1 << peer != 0;
+        awaits.then(|| (self.peers[peer].member.node, now.since(key.since)))
+    }
+
     /// A peer has the value, and no room for it yet.
     fn receive_held(&mut self, now: Instant, peer: usize, header: &Header) {
         // It need say nothing more for so long.
@@ -659,17 +650,21 @@ impl Replica {
         }
         match (why, data) {
             // Whoever asked is no member any more. Another one in its place gets a page that it may have already.
-            (Fetch::Push(peer) | Fetch::Overrule(peer, _), _) if peer >= self.peers.len() => {}
+            (Fetch::Push(peer) | Fetch::Overrule(peer, _) | Fetch::Resolve(peer, _), _)
+                if peer >= self.peers.len() => {}
             (Fetch::Push(peer), Ok(data)) => self.push_page(peer, lpn, data),
             (Fetch::Push(peer), Err(version)) => self.tell_loss(peer, lpn, version),
-            (Fetch::Overrule(_, theirs), Ok(data)) => self.overrule(now, (lpn, theirs), data, store),
+            (Fetch::Overrule(_, theirs) | Fetch::Resolve(_, theirs), Ok(data)) => {
+                self.overrule(now, (lpn, theirs), data, store)
+            }
             (Fetch::Overrule(peer, theirs), Err(version)) => {
                 // Neither copy is the page: it is lost, here and there.
                 let version = theirs.max(version).next(self.me.node);
                 store.lose(lpn, version);
                 self.tell_loss(peer, lpn, version);
             }
-            (Fetch::Replay, Err(_)) => {}
+            // A page that is damaged here is no better than the peer's.
+            (Fetch::Replay | Fetch::Resolve(..), Err(_)) => {}
             (Fetch::Replay, Ok(data)) => {
                 if self.slot(lpn).is_none() {
                     self.insert(Key::invalid(now, lpn, data, false));
@@ -806,8 +801,13 @@ impl Replica {
         }
     }
 
-    /// Asks a peer for a page: to catch up, or because ours is damaged.
-    pub fn pull(&mut self, peer: usize, lpn: Lpn) {
+    /// Asks every peer for a page: ours is damaged.
+    pub fn pull_from_all(&mut self, lpn: Lpn) {
+        (0..self.peers.len()).for_each(|peer| self.pull(peer, lpn));
+    }
+
+    /// Asks a peer for a page.
+    fn pull(&mut self, peer: usize, lpn: Lpn) {
         self.pull_as(peer, lpn, Code::SoftOrOk);
     }
 
@@ -871,14 +871,7 @@ impl Replica {
             let Some(boot) = peer.boot else { return };
             boots.push((peer.member.vssd, boot));
         }
-        boots.sort_unstable();
-        let seed = 0x5357_5944 ^ u64::from(self.generation) << 32;
-        let epoch = boots.iter().fold(seed, |hash, (vssd, boot)| {
-            (hash ^ u64::from(vssd.0) << 32 ^ u64::from(*boot))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(29)
-        });
-        self.epoch = Some(((epoch >> 32) as u32).max(1));
+        self.epoch = Some(epoch_of(self.generation, boots));
         if !self.serving {
             self.catch_up.restart();
         }

@@ -6,6 +6,7 @@
 use base::event::Kind;
 use base::{Addr, Duration, Instant, Lpn, Map, NodeId, Pool, Rng, Version, VssdId};
 use rack::cache::{Cached, Store};
+use rack::compare::{Content, Difference};
 use rack::membership::{Incarnation, Member, Membership};
 use rack::replica::{Effect, Readiness, Replica};
 use wire::rack::{Code, Header, Op, Packet};
@@ -541,5 +542,57 @@ fn who_waits_for_room_says_so_and_is_not_sent_the_page_again() {
         // After 40, 120, 280 ms, and so on by 160 ms; who has the page is sent it again after its word has aged.
         let expected = if says_so { (6, 0) } else { (13, 1) };
         assert_eq!((sent, lost), expected, "says so: {says_so}");
+    }
+}
+
+/// Two members have a page otherwise, though both copies are intact: the later version counts, and of one version the
+/// coordinator's.
+#[test]
+fn what_members_have_otherwise_is_settled_by_version_and_then_by_the_coordinator() {
+    let content = |version: u64, crc: u32| Content {
+        version: Version(version),
+        crc,
+    };
+    for (ours, theirs, kept) in [
+        (content(512, 1), content(768, 2), 2),
+        (content(768, 1), content(512, 2), 1),
+        (content(512, 1), content(512, 2), 1),
+    ] {
+        for count in [2, 3] {
+            let mut world = World::new(1, count);
+            world.faults = false;
+            world.settle();
+            for (index, server) in world.servers.iter_mut().enumerate() {
+                let Content { version, crc } = if index == 1 { theirs } else { ours };
+                let page = Some(world.data.clone());
+                server.store.volatile.insert(0, Cached { version, crc, page });
+                assert!(server.replica.vouches_for(Lpn(0)));
+            }
+            let here = |world: &World, index: usize| {
+                let cached = world.servers[index].store.volatile.get(&0).expect("it is there");
+                content(cached.version.0, cached.crc)
+            };
+            for peer in 0..count - 1 {
+                let (ours, theirs) = (here(&world, 0), here(&world, peer + 1));
+                let lpn = Lpn(0);
+                if ours != theirs {
+                    world.servers[0].replica.resolve(&Difference {
+                        peer,
+                        lpn,
+                        ours,
+                        theirs,
+                    });
+                }
+                world.drain(0);
+                while !world.wire.is_empty() {
+                    world.deliver();
+                }
+            }
+            for index in 0..count {
+                assert_eq!(here(&world, index), here(&world, 0), "{ours:?} {theirs:?}");
+                assert!(world.servers[index].replica.vouches_for(Lpn(0)), "it is decided");
+            }
+            assert_eq!(here(&world, 0).crc, kept);
+        }
     }
 }

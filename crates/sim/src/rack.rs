@@ -27,6 +27,7 @@ use host::{
 };
 use rack::gc::TOR_LEASE;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
+use rack::{scrub, slow};
 
 /// Bytes of a simulated sector: a stamp.
 pub const SECTOR_BYTES: usize = 16;
@@ -159,6 +160,10 @@ pub struct RackOptions {
     pub borrow_blocks: u32,
     /// How vSSDs are served.
     pub unit: UnitConfig,
+    /// How nodes read their own pages.
+    pub scrub: scrub::Options,
+    /// When a node counts as slow.
+    pub slow: slow::Rules,
     /// A request unanswered this long fails.
     pub request_timeout: Duration,
     /// Between a gateway and the ToR.
@@ -476,6 +481,8 @@ impl RackFleet {
             checkpoint_every_programs: self.options.checkpoint_every_programs,
             borrow_blocks: self.options.borrow_blocks,
             unit: self.options.unit.clone(),
+            scrub: self.options.scrub,
+            slow: self.options.slow,
             controller: self.options.controller.map(|_| self.addr(self.controller())),
             ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.tors_of(index))
         };
@@ -496,6 +503,7 @@ impl RackFleet {
                 vdc: central.vdc,
             }),
             reads: self.options.reads,
+            slow: self.options.slow,
             shared: self.options.failover.is_some(),
         };
         let mut gateway = Gateway::new(config, pool.clone());

@@ -2,6 +2,8 @@
 //!
 //! They are told from outside the code under test: from faults, from the registry's records, and from events.
 
+use base::event::{Kind, Look, Wait};
+
 /// A situation in which promises are hard to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Situation {
@@ -45,11 +47,31 @@ pub enum Situation {
     MediumFailed,
     /// A host starts with another medium than before, or with an old image of it.
     OtherMedium,
+    /// A page that a node found damaged by itself was repaired.
+    ScrubRepaired,
+    /// A node that answers was told to be slow.
+    NodeSlow,
 }
 
 use Situation as S;
 
 impl Situation {
+    /// The situation that a host tells of.
+    pub fn of(kind: &Kind) -> Option<Self> {
+        match kind {
+            Kind::RequestOverdue {
+                wait: Wait::Window, ..
+            } => Some(S::WindowFull),
+            Kind::RequestFailed { .. } => Some(S::RequestGivenUp),
+            Kind::MediumLatched { .. } => Some(S::MediumFailed),
+            Kind::NodeSlow { .. } => Some(S::NodeSlow),
+            Kind::PageRepaired {
+                found: Look::Scrub, ..
+            } => Some(S::ScrubRepaired),
+            _ => None,
+        }
+    }
+
     /// Every situation with the name that users read.
     pub const ALL: &[(Self, &str)] = &[
         (S::TwoDown, "two members of a set down"),
@@ -72,6 +94,8 @@ impl Situation {
         (S::Moved, "member moved"),
         (S::MediumFailed, "medium failed"),
         (S::OtherMedium, "other or old medium"),
+        (S::ScrubRepaired, "scrub found and repaired damage"),
+        (S::NodeSlow, "slow node told"),
     ];
 }
 

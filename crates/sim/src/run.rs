@@ -13,7 +13,7 @@ use crate::reached::{Changes, Reached, Situation};
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
-use base::event::{Event, Kind, Wait};
+use base::event::{Event, Kind};
 use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
 use base::{Addr, BlockReply, Duration, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
@@ -486,7 +486,9 @@ impl<F: Fleet> Run<F> {
                 if let Kind::VssdClosed { vssd } = kind {
                     self.gc.left(vssd);
                 }
-                self.note_event(&kind);
+                if let Some(situation) = Situation::of(&kind) {
+                    self.reached.note(situation);
+                }
                 if let Kind::ReplicaServing { vssd, .. } = kind {
                     self.serves(host, vssd);
                 }
@@ -746,18 +748,6 @@ impl<F: Fleet> Run<F> {
         let is_long = set.pages.end - set.pages.start > RANGE_PAGES && set.members.len() > 1;
         self.reached
             .note_if(is_long && self.boots[host] > 1, Situation::ManyRanges);
-    }
-
-    /// A host tells of something.
-    fn note_event(&mut self, kind: &Kind) {
-        match kind {
-            Kind::RequestOverdue {
-                wait: Wait::Window, ..
-            } => self.reached.note(Situation::WindowFull),
-            Kind::RequestFailed { .. } => self.reached.note(Situation::RequestGivenUp),
-            Kind::MediumLatched { .. } => self.reached.note(Situation::MediumFailed),
-            _ => {}
-        }
     }
 
     /// The control plane has done something.

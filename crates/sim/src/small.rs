@@ -16,6 +16,7 @@ use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
 use rack::sched::Policy;
+use rack::{scrub, slow};
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -74,6 +75,8 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
             dirty_ratio_low: 0.25,
             gc,
         },
+        scrub: scrub::Options::OFF,
+        slow: slow::Rules::default(),
         request_timeout: Duration::from_secs(30),
         client_link: LINK,
         tors: Tors::One,

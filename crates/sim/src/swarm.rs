@@ -31,6 +31,7 @@ use rack::gc::{Coordination, TOR_LEASE};
 use rack::heal::Rules;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
+use rack::{scrub, slow};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -240,6 +241,9 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     }
     let mut tors = Rng::new(!seed.rotate_left(17));
     options.tors = draw_tors(&options, &mut tors);
+    let mut lies = Rng::new(!seed.rotate_left(29));
+    options.scrub = draw_scrub(&mut lies);
+    options.slow = draw_slow(&mut lies);
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
     for (_, fault) in &spec.faults {
@@ -250,6 +254,26 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
     draw_tor_faults(&fleet, &mut spec, &mut tors);
     (fleet, spec)
+}
+
+/// In most runs nodes read their own pages, as fast as a run is short.
+fn draw_scrub(rng: &mut Rng) -> scrub::Options {
+    scrub::Options {
+        bytes_per_s: pick(rng, &[0, 1, 4, 64]) << 20,
+        every: Duration::from_millis(pick(rng, &[50, 500, 3_000])),
+    }
+}
+
+/// In most runs a node counts as slow after parts of a second, as a run is short.
+fn draw_slow(rng: &mut Rng) -> slow::Rules {
+    match rng.chance(0.2) {
+        true => slow::Rules::default(),
+        false => slow::Rules {
+            window: Duration::from_millis(pick(rng, &[20, 100])),
+            answers_min: pick(rng, &[2, 6]),
+            windows: pick(rng, &[2, 4]),
+        },
+    }
 }
 
 /// In some runs a central controller shapes the clients' flows, and in most of these it decides about collection.
@@ -409,8 +433,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     let channels = if is_large { 2 } else { rng.between(1, 2) as u32 };
     let sizing = Geometry { channels, ..geometry };
     let share = pick(rng, &[0.3, 0.6, 0.8, 0.95]);
-    let pages_max = if is_large { PAGES_MANY } else { PAGES_MAX };
-    let pages_per_set = pages_of(sizing, share, pages_max, heals);
+    let pages_per_set = pages_of(sizing, share, is_large, heals);
     let volumes = draw_volumes(rng, nodes, channels, pages_per_set, heals);
     // Round robin puts a vSSD of every set at most once on a node.
     let sets: u32 = volumes.iter().map(|v| v.sets).sum();
@@ -443,6 +466,8 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
             dirty_ratio_low: pick(rng, &[0.0, 0.5, 0.9]),
             gc,
         },
+        scrub: scrub::Options::OFF,
+        slow: slow::Rules::default(),
         request_timeout: if rng.chance(0.2) {
             REQUEST_TIMEOUT_SHORT
         } else {
@@ -466,7 +491,8 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
 }
 
 /// Pages of a set whose vSSDs have all channels of this flash.
-fn pages_of(flash: Geometry, share: f64, pages_max: u32, heals: bool) -> u32 {
+fn pages_of(flash: Geometry, share: f64, is_large: bool, heals: bool) -> u32 {
+    let pages_max = if is_large { PAGES_MANY } else { PAGES_MAX };
     let logical_max = flash.logical_pages_max(flash.channels);
     let pages = ((f64::from(logical_max) * share) as u32).clamp(4, pages_max);
     // Copies go to nodes as they offer room: no vSSD is fuller.

@@ -20,6 +20,7 @@ use rack::pace::Cap;
 use rack::placement::Isolation;
 use rack::registry::Durability;
 use rack::sched::{Policy, Targets};
+use rack::scrub;
 use serde::Deserialize;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -224,6 +225,12 @@ pub struct Options {
     /// The most that a node copies in a second, in MiB, when copies are rebuilt or moved [default: no cap]
     #[arg(long, value_name = "MIB")]
     pub copy_mib_per_s: Option<u64>,
+    /// What an idle node reads of its own pages in a second, in MiB, to find damage; 0 for nothing [default: 4]
+    #[arg(long, value_name = "MIB")]
+    pub scrub_mib_per_s: Option<u64>,
+    /// Seconds from the begin of such a pass over all pages to that of the next one [default: 604800]
+    #[arg(long, value_name = "S")]
+    pub scrub_every_s: Option<u64>,
 }
 
 macro_rules! overlay {
@@ -279,6 +286,8 @@ impl Options {
             rebuild_after_s,
             media_timeout_s,
             copy_mib_per_s,
+            scrub_mib_per_s,
+            scrub_every_s,
         )
     }
 
@@ -362,6 +371,8 @@ pub struct Config {
     pub media_timeout: Duration,
     /// The most that a node copies to and from members that join.
     pub copy_cap: Cap,
+    /// How nodes read their own pages.
+    pub scrub: scrub::Options,
     /// How sets of volumes are healed.
     pub heal: Rules,
 }
@@ -482,6 +493,7 @@ impl Config {
             heal: heal(options.rebuild_after_s)?,
             media_timeout: media_timeout(options.media_timeout_s)?,
             copy_cap: copy_cap(options.copy_mib_per_s)?,
+            scrub: scrubbing(options.scrub_mib_per_s, options.scrub_every_s)?,
         })
     }
 
@@ -537,6 +549,7 @@ impl Config {
         node.unit.cache_pages = self.cache_pages;
         node.copy_cap = self.copy_cap;
         node.group_channels = self.group_channels;
+        node.scrub = self.scrub;
         node
     }
 }
@@ -666,6 +679,16 @@ fn copy_cap(mib_per_s: Option<u64>) -> anyhow::Result<Cap> {
     Ok(Cap { bytes_per_s })
 }
 
+fn scrubbing(mib_per_s: Option<u64>, every_s: Option<u64>) -> anyhow::Result<scrub::Options> {
+    let usual = scrub::Options::default();
+    let mib_per_s = mib_per_s.map(|mib| within("scrub_mib_per_s", mib, 0, 1_000_000));
+    let every_s = every_s.unwrap_or(usual.every.as_secs());
+    Ok(scrub::Options {
+        bytes_per_s: mib_per_s.transpose()?.map_or(usual.bytes_per_s, |mib| mib << 20),
+        every: Duration::from_secs(within("scrub_every_s", every_s, 1, 31_536_000)?),
+    })
+}
+
 /// The time after which a medium's operation is given up.
 pub fn media_timeout(seconds: Option<u64>) -> anyhow::Result<Duration> {
     let seconds = seconds.unwrap_or(base::device::LIMIT.as_secs());
@@ -760,6 +783,19 @@ mod tests {
     }
 
     #[test]
+    fn how_nodes_read_their_own_pages_reaches_the_node() {
+        let scrub = |toml: &str| {
+            config(toml)
+                .unwrap()
+                .node(NodeId(1), Addr::NONE, Vec::new())
+                .scrub
+        };
+        assert_eq!(scrub(""), scrub::Options::default());
+        let set = scrub("scrub_mib_per_s = 0\nscrub_every_s = 60");
+        assert_eq!((set.bytes_per_s, set.every), (0, Duration::from_secs(60)));
+    }
+
+    #[test]
     fn the_time_that_a_medium_has_reaches_the_core() {
         let limit = |toml: &str| config(toml).unwrap().core(0).media_limit;
         assert_eq!(limit(""), base::device::LIMIT);
@@ -825,6 +861,7 @@ mod tests {
             ("read_target_us = 5", ["read_target_us = 5", "set scheduler"]),
             ("spin_us = 9999999", ["spin_us = 9999999", "--spin-us"]),
             ("copy_mib_per_s = 0", ["copy_mib_per_s = 0", "--copy-mib-per-s"]),
+            ("scrub_every_s = 0", ["scrub_every_s = 0", "--scrub-every-s"]),
             ("media_timeout_s = 0", ["media_timeout_s = 0", "1 to 3600"]),
             (
                 "media_timeout_s = 3601",

@@ -365,6 +365,8 @@ fn node_series(page: &mut Page, part: &Part, node: &api::Node) -> Result<(), Ref
         &labels,
         f64::from(u8::from(node.answers)),
     );
+    let help = "1 while the node answers much later than the others";
+    page.level("node_slow", help, &labels, f64::from(u8::from(node.slow)));
     page.level(
         "node_copies",
         "Copies that the node has, or had and that are not made elsewhere yet",
@@ -437,6 +439,10 @@ fn node_levels(page: &mut Page, labels: &Labels, node: &NodeStatus) {
         "Lowest share of free blocks of a vSSD",
         node.free_ratio_min,
     );
+    if let Some(ago_s) = node.scrubbed_ago_s {
+        let help = "Seconds since the node was over with a pass over all its pages";
+        level("node_scrubbed_ago_seconds", help, ago_s as f64);
+    }
 }
 
 fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
@@ -451,6 +457,15 @@ fn node_counts(page: &mut Page, labels: &Labels, node: &NodeStatus) {
     );
     count("node_erases", "Blocks erased", node.erases);
     count("node_damaged_pages", "Pages found damaged", node.damaged_pages);
+    let help = "Damaged pages that a peer has sent anew";
+    count("node_repaired_pages", help, node.repaired_pages);
+    let help = "Pages compared with a peer";
+    count("node_compared_pages", help, node.compared_pages);
+    let help = "Pages that a peer had otherwise though both were intact";
+    count("node_differed_pages", help, node.differed_pages);
+    let help = "Pages that the node has read by itself to find damage";
+    count("node_scrubbed_pages", help, node.scrubbed_pages);
+    count("node_scrubs", "Whole passes over all pages", node.scrubs);
     let help = "Pages given to copies that are made, or taken for them";
     count("node_copied_pages", help, node.copied_pages);
 }

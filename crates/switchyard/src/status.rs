@@ -131,11 +131,18 @@ fn trouble(node: &Node) -> String {
             node.status.unreadable
         );
     }
+    if node.slow {
+        text += "  slow: reads go to other nodes";
+    }
     if let Some(drain) = &node.drain {
         let _ = write!(text, "  {}", progress(node, drain));
     }
     if node.status.damaged_pages > 0 {
-        let _ = write!(text, "  {} damaged pages found", node.status.damaged_pages);
+        let (damaged, repaired) = (node.status.damaged_pages, node.status.repaired_pages);
+        let _ = write!(text, "  {damaged} damaged pages found, {repaired} repaired");
+    }
+    if let Some(ago_s) = node.status.scrubbed_ago_s {
+        let _ = write!(text, "  scrubbed {} ago", duration(ago_s as f64));
     }
     text
 }

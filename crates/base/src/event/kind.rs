@@ -49,6 +49,20 @@ macro_rules! reasons {
 }
 
 reasons! {
+    /// The answers that tell that a node is slow.
+    Answers {
+        /// To reads of the gateway.
+        Reads "reads",
+        /// To writes of the primaries.
+        Writes "writes",
+    }
+    /// How damage was found.
+    Look {
+        /// A client has read the page.
+        Read "read",
+        /// The node has read its own pages.
+        Scrub "scrub",
+    }
     /// The kind of a requested collection (RackBlox §3.5.1).
     Collection {
         /// The replica can wait.
@@ -317,7 +331,11 @@ kinds! {
     /// A medium does not answer: an operation was given up at its deadline.
     "medium-silent" Warn MediumSilent { operation: MediumOperation, }
     /// A page cannot be read here; other replicas have it.
-    "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, }
+    "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, found: Look, }
+    /// Two members had a page otherwise, though both copies were intact: the later version counts, and of one version that of `vssd`.
+    "replicas-differ" Error ReplicasDiffer { vssd: VssdId, peer: VssdId, page: u32, ours: u64, theirs: u64, }
+    /// A peer has sent a page that was damaged here; it is written anew.
+    "page-repaired" Info PageRepaired { vssd: VssdId, page: u32, peer: VssdId, found: Look, }
 
     /// The gateway serves the volumes.
     "lead-taken" Info LeadTaken { session: u32, }
@@ -356,6 +374,10 @@ kinds! {
     "node-draining" Info NodeDraining { node: NodeId, }
     /// A node that was to have no members has none.
     "node-drained" Info NodeDrained { node: NodeId, }
+    /// A node answers, but takes much longer than the others. Reads go to other replicas.
+    "node-slow" Warn NodeSlow { node: NodeId, answers: Answers, median: Duration, usual: Duration, }
+    /// A node that was slow is no slower than the others.
+    "node-well" Info NodeWell { node: NodeId, }
     /// The rack has forgotten a node.
     "node-removed" Info NodeRemoved { node: NodeId, }
     /// Free room is as even over the nodes as moves can make it.

@@ -56,6 +56,8 @@ pub struct NodeAnswer {
     pub last: Option<(Instant, NodeStatus)>,
     /// Its vSSDs as far as it has told them, while it goes on.
     told: Roll,
+    /// It is much slower than the others.
+    pub slow: bool,
 }
 
 /// Requests in progress and nodes known.
@@ -108,6 +110,7 @@ impl Control {
                 addr,
                 last: None,
                 told: Roll::default(),
+                slow: false,
             })
             .collect();
         Self {
@@ -125,13 +128,14 @@ impl Control {
         let known = core::mem::take(&mut self.nodes);
         let answer = |&(node, addr): &(NodeId, Addr)| {
             let is_it = |known: &&NodeAnswer| (known.node, known.addr) == (node, addr);
-            let last = known.iter().find(is_it).and_then(|known| known.last.clone());
-            NodeAnswer {
+            let known = known.iter().find(is_it).cloned();
+            known.unwrap_or(NodeAnswer {
                 node,
                 addr,
-                last,
+                last: None,
                 told: Roll::default(),
-            }
+                slow: false,
+            })
         };
         self.nodes = nodes.iter().map(answer).collect();
         let is_known = |ask: &Ask| nodes.iter().any(|(node, _)| *node == ask.node);
@@ -274,12 +278,16 @@ impl Control {
         before != self.asks.len() + self.failures.len()
     }
 
-    /// Takes an answer.
-    pub fn answered(&mut self, now: Instant, packet: &Packet) {
+    /// The node at an address.
+    pub fn node_at(&self, addr: Addr) -> Option<NodeId> {
+        let known = self.nodes.iter().find(|answer| answer.addr == addr);
+        known.map(|answer| answer.node)
+    }
+
+    /// Takes an answer. A node's status, if it is one.
+    pub fn answered(&mut self, now: Instant, packet: &Packet) -> Option<&NodeStatus> {
         let header = packet.header;
-        let Some(index) = self.asks.iter().position(|ask| ask.number == header.request) else {
-            return;
-        };
+        let index = self.asks.iter().position(|ask| ask.number == header.request)?;
         let ask = &self.asks[index];
         let (owner, vssd, insists) = (ask.owner, ask.vssd, ask.insists);
         match header.code {
@@ -287,7 +295,7 @@ impl Control {
                 let again_at = now + BUSY_AGAIN;
                 self.asks[index].again_at = again_at;
                 self.send_at = Some(self.send_at.map_or(again_at, |at| at.min(again_at)));
-                return;
+                return None;
             }
             code => {
                 self.failures
@@ -295,20 +303,23 @@ impl Control {
                 if code != Code::SoftOrOk {
                     self.failures.push((owner, vssd, code));
                     if insists {
-                        return;
+                        return None;
                     }
                 }
             }
         }
         self.asks.swap_remove(index);
-        if header.op == Op::Status
-            && let Ok(status) = serde_json::from_slice::<NodeStatus>(packet.record())
-            && let Some(node) = self.nodes.iter_mut().find(|node| node.addr == header.source)
-            && let Some(next) = node.take(now, status)
-        {
-            let node = node.node;
-            self.ask(now, Owner::Nodes, next, node, Op::Status, Vec::new());
+        if header.op != Op::Status {
+            return None;
         }
+        let status = serde_json::from_slice::<NodeStatus>(packet.record()).ok()?;
+        let place = self.nodes.iter().position(|node| node.addr == header.source)?;
+        let node = self.nodes[place].node;
+        if let Some(next) = self.nodes[place].take(now, status) {
+            self.ask(now, Owner::Nodes, next, node, Op::Status, Vec::new());
+            return None;
+        }
+        self.nodes[place].last.as_ref().map(|(_, status)| status)
     }
 
     /// When something is to be sent.

@@ -10,6 +10,7 @@ use super::readers::Reads;
 use super::requests::Request;
 use super::set::{READS_MAX, Set, sooner};
 use super::shape::{Shaper, Shaping};
+use super::slowness::{self, Slowness};
 use crate::Output;
 use base::event;
 use base::{
@@ -19,6 +20,7 @@ use base::{
 use core::ops::Range;
 use hdrhistogram::Histogram;
 use rack::registry::VolumeRecord;
+use rack::slow::{self, Verdict};
 use rack::uplink::{Act, Uplink};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
@@ -51,6 +53,8 @@ pub struct GatewayConfig {
     pub shaping: Option<Shaping>,
     /// Which replica pages are read from.
     pub reads: Reads,
+    /// When a node counts as slow.
+    pub slow: slow::Rules,
     /// Other gateways may serve the same volumes: while this one is cut off, clients are sent there.
     pub shared: bool,
 }
@@ -120,6 +124,7 @@ pub(super) struct Flight {
     pub primaries: Map<u32, (u32, usize)>,
     pub operations: Operations,
     pub shaper: Option<Shaper>,
+    pub slowness: Slowness,
     pub scan_at: Option<Instant>,
     pub out: VecDeque<Output>,
     pub stats: GatewayStats,
@@ -131,6 +136,7 @@ impl Flight {
             control: Control::new(config.nodes.iter().copied()),
             shaper: config.shaping.map(Shaper::new),
             uplink: Uplink::new(config.addr, &config.tors),
+            slowness: Slowness::new(config.slow),
             config,
             volumes: Slab::new(),
             primaries: Map::new(),
@@ -243,7 +249,8 @@ impl Flight {
             Some(number) => {
                 if matches!(operation.kind, Kind::Read { .. }) {
                     // Nobody leads it to one that is avoided.
-                    (operation.vssd, operation.pinned) = set.readers.choose(now, self.config.reads);
+                    (operation.vssd, operation.pinned) =
+                        set.readers.choose(now, self.config.reads, &self.slowness.slow);
                     operation.reader = Some(operation.vssd);
                 }
                 let epoch = match operation.kind {
@@ -375,7 +382,9 @@ impl Flight {
                 times.observe(took);
             }
             if operation.reader.is_some() {
-                set.readers.answered(header.vssd, took);
+                let node = self.control.node_at(header.source);
+                set.readers.answered(header.vssd, node, took);
+                self.note_read(now, node, took);
             }
         }
         self.stats.redirected += u64::from(header.has(flags::REDIRECTED));
@@ -386,6 +395,23 @@ impl Flight {
             _ => Some(BlockError::Io),
         };
         Some((self.end(now, slot), End::Answered(error)))
+    }
+
+    /// A node has taken so long with a read.
+    fn note_read(&mut self, now: Instant, node: Option<NodeId>, took: Duration) {
+        if let Some(verdict) = node.and_then(|node| self.slowness.read(now, node, took)) {
+            self.tell_slow(&verdict);
+        }
+    }
+
+    /// A node is slow, or well again.
+    #[cold]
+    pub fn tell_slow(&mut self, verdict: &Verdict) {
+        let mut nodes = self.control.nodes.iter_mut();
+        if let Some(known) = nodes.find(|known| known.node == verdict.node) {
+            known.slow = verdict.slow;
+        }
+        self.tell(slowness::event_of(verdict));
     }
 
     /// A primary answered the opening of its vSSD: what waited for that may go out.
@@ -450,7 +476,8 @@ impl Flight {
         }
         if operation.reader.is_some() {
             let waited = now.since(operation.sent_at);
-            set.readers.missed(now, operation.vssd, waited);
+            let node = set.readers.missed(now, operation.vssd, waited);
+            self.note_read(now, node, waited);
         }
         if !self.turn(now, slot) {
             // Most overdue writes wait at their node. A node of an earlier version does not know the question.

@@ -21,6 +21,7 @@ mod requests;
 mod round_trip;
 mod set;
 mod shape;
+mod slowness;
 mod step;
 mod traffic;
 mod volumes;
@@ -79,6 +80,8 @@ impl Gateway {
     /// The rack's nodes are these from now on. Requests under way go on, to the nodes where they are.
     pub fn set_nodes(&mut self, nodes: &[(NodeId, Addr)]) {
         self.traffic.flight.control.set_nodes(nodes);
+        let slowness = &mut self.traffic.flight.slowness;
+        slowness.retain(|node| nodes.iter().any(|(known, _)| *known == node));
     }
 
     /// The ToRs as seen from here.
@@ -194,7 +197,10 @@ impl Gateway {
         {
             *heard = Some(now);
         }
-        flight.control.answered(now, &packet);
+        if let Some(status) = flight.control.answered(now, &packet) {
+            let verdicts = flight.slowness.hear(now, status);
+            verdicts.iter().for_each(|verdict| flight.tell_slow(verdict));
+        }
         flight.fenced(now, &header);
         self.changes.advance(now, flight);
     }

@@ -3,6 +3,7 @@
 use crate::buffered::Buffered;
 use base::{Instant, Lpn, Version};
 use rack::cache::{Cached, Store};
+use rack::compare::Content;
 use std::collections::BTreeMap;
 
 /// The store that replication sees. `J` is what waits for the medium.
@@ -24,6 +25,28 @@ impl<J> Held<J> {
     pub(super) fn is_lost(&self, lpn: Lpn) -> bool {
         let lost = self.damaged.get(&lpn.0);
         lost.is_some_and(|&lost| lost > self.buffered.flash().version(lpn))
+    }
+
+    /// The version of the page's newest data, if that is damaged here.
+    pub(super) fn lost(&self, lpn: Lpn) -> Option<Version> {
+        self.is_damaged(lpn).then(|| self.newest(lpn))
+    }
+
+    /// The newest data of a page, as far as it is compared; none if they are damaged.
+    pub(super) fn content(&self, lpn: Lpn) -> Option<Content> {
+        if lpn.0 >= self.pages() || self.is_damaged(lpn) {
+            return None;
+        }
+        Some(match self.buffered.cache().get(lpn) {
+            Some(cached) => Content {
+                version: cached.version,
+                crc: cached.page.as_ref().map_or(0, |_| cached.crc),
+            },
+            None => Content {
+                version: self.buffered.flash().version(lpn),
+                crc: self.buffered.flash().crc(lpn),
+            },
+        })
     }
 
     /// The flash could not read a page; true if that is news.

@@ -4,6 +4,7 @@
 //! the superblock (create, delete) are written one after the other, each into both slots, and each slot is flushed,
 //! before they are answered.
 
+mod answers;
 mod collector;
 mod group;
 mod held;
@@ -19,14 +20,17 @@ pub use stages::{STAGES, Stages};
 pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
+use answers::Answers;
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{Addr, Device, Instant, Machine, MediaDone, NodeId, Pool, VssdId, time::earliest};
 use flash::{GcMode, Isolation, OpenError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdEntry};
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
 use rack::pace::{Cap, Pace};
+use rack::scrub::{self, Scrub};
+use rack::slow;
 use rack::uplink::Uplink;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use superblock::{Changes, Job, lead_of};
 use thiserror::Error;
 use tors::Tors;
@@ -73,6 +77,10 @@ pub struct NodeConfig {
     pub unit: UnitConfig,
     /// The most that it copies to and from members that join.
     pub copy_cap: Cap,
+    /// How its vSSDs read their own pages.
+    pub scrub: scrub::Options,
+    /// Windows in which it measures the answers of other nodes.
+    pub slow: slow::Rules,
 }
 
 impl NodeConfig {
@@ -101,6 +109,8 @@ impl NodeConfig {
                 gc: rack::gc::Config::for_spare(over_provisioning),
             },
             copy_cap: Cap::default(),
+            scrub: scrub::Options::default(),
+            slow: slow::Rules::default(),
         }
     }
 }
@@ -177,9 +187,12 @@ impl Node {
             ssd,
             pool,
             units: Units::new(
+                now,
                 config.unit.gc,
                 config.borrow_blocks,
                 Pace::new(now, config.copy_cap),
+                Scrub::new(now, config.scrub),
+                Answers::new(config.slow),
             ),
             tors: Tors::new(now, config.addr, &config.tors),
             config,
@@ -344,6 +357,10 @@ impl Node {
     pub fn status(&self, now: Instant) -> NodeStatus {
         let mut status = NodeStatus {
             copied_pages: self.units.pace().pages(),
+            acknowledged: self.units.answers.last().to_vec(),
+            scrubbed_pages: self.units.scrubbed().pages(),
+            scrubs: self.units.scrubbed().passes(),
+            scrubbed_ago_s: self.units.scrubbed().ended().map(|at| now.since(at).as_secs()),
             node: self.config.id.0,
             boot: self.ssd.boot(),
             boot_before: Some(self.ssd.boot_before()),
@@ -380,6 +397,9 @@ impl Node {
             status.user_programs += flash.user_programs;
             status.erases += flash.erases;
             status.damaged_pages += stats.damaged;
+            status.repaired_pages += stats.repaired;
+            status.compared_pages += stats.compared;
+            status.differed_pages += stats.differed;
             status.free_ratio_min = status.free_ratio_min.min(unit.flash().free_ratio());
         }
         status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };
@@ -407,18 +427,10 @@ impl Node {
 
     /// The racks that the vSSDs belong to, as far as that is known.
     fn racks(&self) -> Vec<Uuid> {
-        let configs = self
-            .ssd
-            .vssds()
-            .iter()
-            .filter_map(|entry| Config::parse(&entry.config));
-        let mut racks: Vec<Uuid> = configs
-            .map(|config| config.rack)
-            .filter(|rack| !rack.is_nil())
-            .collect();
-        racks.sort_unstable();
-        racks.dedup();
-        racks
+        let entries = self.ssd.vssds().iter();
+        let configs = entries.filter_map(|entry| Config::parse(&entry.config));
+        let racks = configs.map(|config| config.rack).filter(|rack| !rack.is_nil());
+        racks.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     fn pages_per_channel(&self) -> u32 {

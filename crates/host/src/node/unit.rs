@@ -7,32 +7,39 @@
 mod backlog;
 mod copies;
 mod facts;
+mod grouped;
+mod idle;
 mod members;
+mod scrubbing;
+mod servers;
 mod waits;
 
 pub use facts::{Identity, UnitConfig, UnitStats};
 
 use crate::Output;
 use crate::buffered::{Buffered, Event, Limits, Marks};
-use crate::node::collector::{self, Collector, Report};
+use crate::node::collector::{Collector, Report};
 use crate::node::held::Held;
 use crate::node::stages::Stages;
 use backlog::Backlog;
 use base::event;
-use base::{Addr, Instant, Lpn, MediaDone, Page, Slab, Version, VssdId, time::earliest};
+use base::{Addr, Duration, Instant, Lpn, MediaDone, NodeId, Page, Slab, Version, VssdId, time::earliest};
 use copies::Copies;
-use flash::{Loan, Vssd, VssdError};
-use rack::bucket::{Bucket, Rate};
+use flash::{Vssd, VssdError};
+use rack::bucket::Bucket;
 use rack::cache::{Cached, Store, lpn_of};
-use rack::control::{Config, Terms};
+use rack::compare::{self, Content};
+use rack::control::Config;
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
-use rack::membership::{Incarnation, Member, Membership};
+use rack::membership::Incarnation;
 use rack::predictor::Predictor;
 use rack::promise::Promise;
 use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
 use rack::sched::{self, Kind, Room, Scheduler};
+use scrubbing::Scrubbing;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use waits::{Reading, Then};
 use wire::rack::{Code, Header, Op, Packet, flags};
@@ -64,6 +71,9 @@ pub struct Unit {
     backlog: Backlog,
     /// Requests of members that join.
     pub(super) copies: Copies,
+    pub(super) scrubbing: Scrubbing,
+    /// How long other members took to acknowledge clients' writes, since the node asked.
+    pub(super) acknowledged: SmallVec<[(NodeId, Duration); 4]>,
     /// Clients' reads that the flash has.
     reads_in_flight: usize,
     stats: UnitStats,
@@ -96,6 +106,8 @@ impl Unit {
             predict_write: Predictor::default(),
             backlog: Backlog::default(),
             copies: Copies::default(),
+            acknowledged: SmallVec::new(),
+            scrubbing: Scrubbing::new(identity.vssd, identity.boot, flash.logical_pages()),
             reads_in_flight: 0,
             stats: UnitStats::default(),
             stages: Stages::new(),
@@ -175,13 +187,13 @@ impl Unit {
         }
         match header.op {
             Op::Read => {
-                self.agent.note_request(now);
+                self.note_request(now);
                 self.predict_read.observe(header.lat_ns);
                 self.read(now, packet, now, out);
             }
             Op::Ask => self.mutate(now, packet, out),
             Op::Write | Op::Zero => {
-                self.agent.note_request(now);
+                self.note_request(now);
                 self.predict_write.observe(header.lat_ns);
                 self.mutate(now, packet, out);
             }
@@ -195,14 +207,19 @@ impl Unit {
             }
             Op::Lease => self.leases.receive(now, &header),
             Op::Pull if copies::can_wait(&header) => self.copies.push(packet),
+            Op::Digest if header.code == Code::Background => self.compared(now, &packet, out),
             Op::Inv | Op::Ack | Op::Val | Op::Held | Op::Hello | Op::Digest | Op::Pull => {
                 if header.op == Op::Inv {
                     // A follower sees no other sign of its clients.
-                    self.agent.note_request(now);
+                    self.note_request(now);
                     self.predict_write.observe(header.lat_ns);
                 }
                 if let Some(peer) = self.replica.peer_of(&header) {
-                    self.peer_packet(now, peer, packet);
+                    if header.op == Op::Ack {
+                        let acknowledged = self.replica.acknowledged(now, peer, &header);
+                        self.acknowledged.extend(acknowledged);
+                    }
+                    self.peer_packet(now, peer, packet, out);
                 }
             }
             _ => {}
@@ -210,12 +227,73 @@ impl Unit {
         self.pump(now, out);
     }
 
-    fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet) {
-        if let Some(packet) = self.replica.receive(now, peer, packet, &mut self.held) {
-            let header = packet.header;
-            if self.push_backlog(now, Some(peer), packet) {
-                self.replica.tell_held(peer, &header);
-            }
+    /// What is here of a page that this member vouches for.
+    fn content(&self, lpn: Lpn) -> Option<Content> {
+        let content = self.held.content(lpn);
+        content.filter(|_| self.replica.vouches_for(lpn))
+    }
+
+    /// A peer asks what differs here, or has answered that.
+    fn compared(&mut self, now: Instant, packet: &Packet, out: &mut VecDeque<Output>) {
+        let header = &packet.header;
+        let peer = self.replica.peer_of(header);
+        let Some(peer) = peer.filter(|&peer| self.replica.shares_epoch(peer, header)) else {
+            return;
+        };
+        let (first, record) = (lpn_of(header), packet.record());
+        if !header.has(flags::REPLY) {
+            let answer = compare::answer(first, record, |lpn| self.content(lpn));
+            return self.replica.answer_compared(peer, first, answer);
+        }
+        let mut comparison = core::mem::take(&mut self.scrubbing.comparison);
+        let difference = comparison.answered(now, (peer, first), record, |lpn| self.content(lpn));
+        self.scrubbing.comparison = comparison;
+        self.scrubbing.answered();
+        if let Some(difference) = difference {
+            self.stats.differed += 1;
+            let kind = event::Kind::ReplicasDiffer {
+                vssd: self.identity.vssd,
+                peer: VssdId(header.request as u32),
+                page: difference.lpn.0,
+                ours: difference.ours.version.0,
+                theirs: difference.theirs.version.0,
+            };
+            out.push_back(Output::Event(kind));
+            self.replica.resolve(&difference);
+        }
+    }
+
+    /// A client has asked for something.
+    fn note_request(&mut self, now: Instant) {
+        self.agent.note_request(now);
+        self.scrubbing.note_client();
+    }
+
+    /// A peer has sent something, before which the newest data of the page was `lost`.
+    fn tell_repair(&mut self, header: &Header, lost: Option<Version>, out: &mut VecDeque<Output>) {
+        let lpn = lpn_of(header);
+        if lost != Some(header.version) || self.held.is_damaged(lpn) {
+            return;
+        }
+        self.stats.repaired += 1;
+        let kind = event::Kind::PageRepaired {
+            vssd: self.identity.vssd,
+            page: lpn.0,
+            peer: VssdId(header.request as u32),
+            found: self.scrubbing.repairs.repaired(lpn).unwrap_or(event::Look::Read),
+        };
+        out.push_back(Output::Event(kind));
+    }
+
+    fn peer_packet(&mut self, now: Instant, peer: usize, packet: Packet, out: &mut VecDeque<Output>) {
+        let header = packet.header;
+        let lost = self.held.lost(lpn_of(&header));
+        let back = self.replica.receive(now, peer, packet, &mut self.held);
+        self.tell_repair(&header, lost, out);
+        if let Some(packet) = back
+            && self.push_backlog(now, Some(peer), packet)
+        {
+            self.replica.tell_held(peer, &header);
         }
     }
 
@@ -264,7 +342,7 @@ impl Unit {
             return self.answer_read(&header, cached.page, cached.crc, out);
         }
         if self.held.is_lost(lpn) {
-            return self.read_failed(&header, out);
+            return self.read_failed(now, &header, out);
         }
         let version = self.flash().version(lpn);
         let predicted_ns = self.predict_read.predict_ns(header.lat_ns);
@@ -349,6 +427,7 @@ impl Unit {
             return;
         }
         let page = packet.page().cloned();
+        self.scrubbing.note_order();
         self.replica
             .write(now, header, page, header.payload_crc, &mut self.held);
     }
@@ -412,6 +491,9 @@ impl Unit {
         self.scheduler.tick(now);
         self.replica.tick(now, &self.held);
         self.leases.tick(now);
+        while let Some(lpn) = self.scrubbing.repairs.due(now, |lpn| self.held.is_damaged(lpn)) {
+            self.replica.pull_from_all(lpn);
+        }
         self.pump(now, out);
     }
 
@@ -424,6 +506,7 @@ impl Unit {
             deadline = earliest(deadline, Some(timer));
         }
         deadline = earliest(deadline, self.share_deadline());
+        deadline = earliest(deadline, self.scrubbing.repairs.deadline());
         if self.wants_gc_check() {
             deadline = earliest(deadline, self.agent.check_deadline());
         }
@@ -619,7 +702,13 @@ impl Unit {
                         self.copies.note(now, arrived, &header);
                         self.answer_read(&header, data.page, data.crc, out);
                     }
-                    Err(_) => self.read_failed(&header, out),
+                    Err(_) => self.read_failed(now, &header, out),
+                }
+            }
+            Reading::Scrub { lpn, version } => {
+                self.scrubbing.read_ended();
+                if data.is_err() && self.held.newest(lpn) == version {
+                    self.note_damage(now, lpn, event::Look::Scrub, out);
                 }
             }
         }
@@ -627,17 +716,22 @@ impl Unit {
 
     /// The page is damaged here: fetch it from a peer, and let the client ask there.
     #[cold]
-    fn read_failed(&mut self, header: &Header, out: &mut VecDeque<Output>) {
-        let lpn = lpn_of(header);
+    fn read_failed(&mut self, now: Instant, header: &Header, out: &mut VecDeque<Output>) {
+        self.note_damage(now, lpn_of(header), event::Look::Read, out);
+        self.answer(header, Code::Damaged, out);
+    }
+
+    #[cold]
+    fn note_damage(&mut self, now: Instant, lpn: Lpn, found: event::Look, out: &mut VecDeque<Output>) {
         if self.held.note_damage(lpn) {
             self.stats.damaged += 1;
             let (vssd, page) = (self.identity.vssd, lpn.0);
-            out.push_back(Output::Event(event::Kind::PageDamaged { vssd, page }));
+            out.push_back(Output::Event(event::Kind::PageDamaged { vssd, page, found }));
         }
-        for peer in 0..self.identity.config.membership.peers.len() {
-            self.replica.pull(peer, lpn);
+        if self.held.is_damaged(lpn) && !self.identity.config.membership.peers.is_empty() {
+            self.scrubbing.repairs.found(now, lpn, found);
+            self.replica.pull_from_all(lpn);
         }
-        self.answer(header, Code::Damaged, out);
     }
 
     fn drain_replica(&mut self, now: Instant, out: &mut VecDeque<Output>) -> bool {
@@ -693,7 +787,7 @@ impl Unit {
             let (peer, packet) = self.backlog.pop().expect("there is a front");
             progress = true;
             match peer {
-                Some(peer) => self.peer_packet(now, peer, packet),
+                Some(peer) => self.peer_packet(now, peer, packet, out),
                 None if self.is_latched() => {
                     let header = packet.header;
                     self.dedup.forget(header.source, header.session, header.request);
@@ -741,37 +835,8 @@ impl Unit {
     }
 }
 
-/// What the vSSD knows of other servers: its replicas', and who decides about collection.
+/// What the vSSD knows of other servers: its replicas', and who decides about collection. [`servers`] has what its node asks and tells.
 impl Unit {
-    /// Where a client is to read instead while this vSSD collects, if the controller named a replica (RackBlox
-    /// (Software), RackBlox §4.1). What is in the write cache is read here, and nobody is sent on twice.
-    pub(super) fn elsewhere(&self, header: &Header) -> Option<VssdId> {
-        let stays = header.flags & (flags::PINNED | flags::REPLY) != 0;
-        if header.op != Op::Read
-            || stays
-            || !self.agent.is_collecting()
-            || self.held.buffered.cache().get(lpn_of(header)).is_some()
-        {
-            return None;
-        }
-        let is_peer = |vssd: &VssdId| {
-            self.identity
-                .config
-                .membership
-                .peers
-                .iter()
-                .any(|peer| peer.vssd == *vssd)
-        };
-        self.away.filter(is_peer)
-    }
-
-    /// The ToRs, and what it promises each of them.
-    pub(super) fn promise(&mut self, now: Instant, decider: usize) -> impl Iterator<Item = (Addr, Code)> {
-        let collects = self.agent.is_collecting();
-        let (promise, tors) = (&mut self.promise, self.identity.tors.iter().enumerate());
-        tors.map(move |(nth, &tor)| (tor, promise.renew(now, nth, decider, collects)))
-    }
-
     /// Asks whether it may collect, or tells that it does or does not. Before a soft collection it asks one ToR alone.
     #[cold]
     fn speak_of_collection(&mut self, now: Instant, code: Code, out: &mut VecDeque<Output>) {
@@ -806,80 +871,9 @@ impl Unit {
             && self.flash().free_ratio() < self.config.gc.background_ratio
     }
 
-    /// The peers are at other addresses; false if they are other peers.
-    pub fn move_peers(&mut self, peers: &[Member]) -> bool {
-        let known = &mut self.identity.config.membership.peers;
-        let alike = |old: &Member, new: &Member| (old.vssd, old.node) == (new.vssd, new.node);
-        let is_known = |new: &Member| known.iter().any(|old| alike(old, new));
-        if known.len() != peers.len() || !peers.iter().all(is_known) {
-            return false;
-        }
-        known.copy_from_slice(peers);
-        self.replica.move_peers(peers);
-        self.leases.move_peers(peers);
-        true
-    }
-
-    /// The replica set has other members from now on; see [`Replica::change_members`]. With `again` it joins once more.
-    pub fn change_members(
-        &mut self,
-        now: Instant,
-        membership: Membership,
-        again: bool,
-        terms: Terms,
-        out: &mut VecDeque<Output>,
-    ) {
-        let lapsed = self.leases.change(now, &membership);
-        if terms.expels {
-            self.replica.fence(lapsed);
-        }
-        if terms.yields {
-            self.replica.yield_all();
-        }
-        self.replica.change_members(now, &membership, again);
-        (self.identity.config.membership, self.identity.config.terms) = (membership, terms);
-        self.pump(now, out);
-    }
-
-    /// True while no write can be complete, as a member that was expelled may still read.
-    pub fn is_fenced(&self) -> bool {
-        self.replica.is_fenced()
-    }
-
-    /// A member that was expelled reads no more: the superblock may forget it. False if it has forgotten it.
-    pub fn forget_expelled(&mut self) -> bool {
-        core::mem::take(&mut self.identity.config.terms.expels)
-    }
-
     /// True if a client may be answered what is here.
     fn may_read(&self, now: Instant) -> bool {
         self.replica.is_serving() && self.leases.are_held(now)
-    }
-
-    /// The leases under which it reads.
-    pub fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
-    /// True if a page can be given to a member that joins, or asked for to join; without room, too, if it is owed.
-    pub(super) fn wants_copy(&self, is_owed: bool) -> bool {
-        // Between where write-back begins and a full cache, so that clients' writes find room.
-        let room = self.config.cache_pages as f64 * (1.0 + self.config.dirty_ratio_low) / 2.0;
-        let has_room = || (self.dirty_pages() as f64) < room;
-        !self.copies.is_empty() || self.replica.wants_page() && (is_owed || has_room())
-    }
-
-    /// Gives or asks for one page, as [`wants_copy`](Unit::wants_copy) says.
-    pub(super) fn copy(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        match self.copies.pop() {
-            Some(packet) => {
-                if let Some(peer) = self.replica.peer_of(&packet.header) {
-                    self.peer_packet(now, peer, packet);
-                }
-            }
-            None => self.replica.pull_page(),
-        }
-        self.pump(now, out);
     }
 
     fn drain_leases(&mut self, now: Instant, out: &mut VecDeque<Output>) {
@@ -889,12 +883,6 @@ impl Unit {
         while let Some(packet) = self.leases.poll() {
             self.send(packet, out);
         }
-    }
-
-    /// A gateway opens the vSSD: what was sent in an earlier session and was not begun is not executed any more. False
-    /// if it is the gateway that is superseded.
-    pub fn fence(&mut self, header: &Header) -> bool {
-        self.dedup.fence(header.source, header.session)
     }
 
     /// True if another gateway has the vSSD.
@@ -908,33 +896,8 @@ impl Unit {
     }
 }
 
-/// As a member of a channel group: what its node, which carries blocks and orders between the members, asks.
+/// As a member of a channel group; [`grouped`] has what its node asks.
 impl Unit {
-    /// From now on its group decides when it collects, and `rate` bounds what it asks of its channels.
-    pub(super) fn join_group(&mut self, now: Instant, rate: Option<Rate>) {
-        self.agent = Collector::Member(collector::Member::default());
-        self.share = rate.map(|rate| Bucket::new(now, rate));
-    }
-
-    /// News that its group has not heard yet.
-    pub(super) fn report(&mut self) -> Option<Report> {
-        self.agent.report()
-    }
-
-    /// Does what its group decided.
-    pub(super) fn obey(&mut self, now: Instant, action: Action, out: &mut VecDeque<Output>) {
-        if matches!(action, Action::Start(..)) && self.flash().latched() {
-            // It never collects again, and the others do not wait for it.
-            return self.agent.finished(now);
-        }
-        self.agent.order(action);
-        self.pump(now, out);
-    }
-
-    pub(super) fn set_collecting(&mut self, collecting: bool) {
-        self.agent.set_collecting(collecting);
-    }
-
     /// True if something was written since its last collection began.
     pub(super) fn was_written_since_gc(&self) -> bool {
         self.held.buffered.was_written_since_gc()
@@ -943,24 +906,6 @@ impl Unit {
     /// True from [`drain`](Unit::drain) on.
     pub(super) fn is_stopping(&self) -> bool {
         self.held.buffered.is_stopping()
-    }
-
-    pub(super) fn lend_blocks(&mut self, count: u32) -> Vec<Loan> {
-        self.held.buffered.flash_mut().lend(count)
-    }
-
-    pub(super) fn take_returns(&mut self) -> Vec<Loan> {
-        self.held.buffered.flash_mut().take_returns()
-    }
-
-    pub(super) fn accept_blocks(&mut self, now: Instant, loans: Vec<Loan>, out: &mut VecDeque<Output>) {
-        self.held.buffered.flash_mut().accept(now, loans);
-        self.pump(now, out);
-    }
-
-    pub(super) fn write_off(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        self.held.buffered.flash_mut().write_off(now);
-        self.pump(now, out);
     }
 
     /// True if its share of the channels allows one more page; what has gathered since is counted.

@@ -1,6 +1,7 @@
 //! The vSSDs of a node and their channel groups: blocks between collocated vSSDs, and collection of all at the same time
 //! (RackBlox §3.5.2).
 
+use super::answers::Answers;
 use super::collector::Report;
 use super::group::{Group, rate_of};
 use super::timed::Timed;
@@ -10,6 +11,7 @@ use base::{Instant, Map, Pool, VssdId, time::earliest};
 use flash::{ChannelGroup, Loan, VssdConfig};
 use rack::gc_group::GroupAgent;
 use rack::pace::Pace;
+use rack::scrub::Scrub;
 use std::collections::VecDeque;
 use wire::rack::Header;
 
@@ -38,6 +40,14 @@ pub(super) struct Units {
     copy_at: Option<Instant>,
     /// The vSSD that copies next, if it has something to copy.
     copier: usize,
+    /// How long other nodes take to acknowledge.
+    pub(super) answers: Answers,
+    /// When a vSSD reads its own pages.
+    scrub: Scrub,
+    /// When one page more may be read, or a pass begins.
+    scrub_at: Option<Instant>,
+    /// The vSSD that reads next.
+    scrubber: usize,
 }
 
 /// The same on every server for the members of one replica set.
@@ -48,7 +58,14 @@ fn order_of(unit: &Unit) -> u32 {
 }
 
 impl Units {
-    pub(super) fn new(gc: rack::gc::Config, borrow_blocks: u32, pace: Pace) -> Self {
+    pub(super) fn new(
+        now: Instant,
+        gc: rack::gc::Config,
+        borrow_blocks: u32,
+        pace: Pace,
+        scrub: Scrub,
+        answers: Answers,
+    ) -> Self {
         Self {
             slots: Vec::new(),
             index: Map::new(),
@@ -59,6 +76,10 @@ impl Units {
             pace,
             copy_at: None,
             copier: 0,
+            scrub_at: scrub.look_at(now),
+            scrub,
+            scrubber: 0,
+            answers,
         }
     }
 
@@ -125,12 +146,13 @@ impl Units {
     ) {
         self.with_unit(index, call);
         self.step_copies(now, index);
+        self.step_scrub(now, index);
         if let Some(group) = self.slots[index].as_ref().and_then(|slot| slot.group) {
             self.step_group(now, group);
         }
     }
 
-    /// A vSSD was called: its clients' operations tell how fast copies may be made.
+    /// A vSSD was called: its clients' operations tell how fast copies may be made, and how fast other nodes are.
     fn step_copies(&mut self, now: Instant, index: usize) {
         let Some(slot) = self.slots[index].as_mut() else {
             return;
@@ -138,6 +160,10 @@ impl Units {
         if slot.unit.copies.has_times() {
             let times = slot.unit.copies.take_times();
             times.for_each(|took| self.pace.note(now, took));
+        }
+        if !slot.unit.acknowledged.is_empty() {
+            let acknowledged = slot.unit.acknowledged.drain(..);
+            acknowledged.for_each(|(node, took)| self.answers.note(now, node, took));
         }
         if slot.unit.wants_copy(true) {
             self.copy(now);
@@ -164,13 +190,50 @@ impl Units {
     }
 
     fn next_copier(&self, is_owed: bool) -> Option<usize> {
+        self.next_of(self.copier, |unit| unit.wants_copy(is_owed))
+    }
+
+    /// The next vSSD of this kind, around.
+    fn next_of(&self, from: usize, is_one: impl Fn(&Unit) -> bool) -> Option<usize> {
         let count = self.slots.len();
-        let mut all = (0..count).map(|nth| (self.copier + nth) % count);
-        all.find(|index| {
-            self.slots[*index]
-                .as_ref()
-                .is_some_and(|slot| slot.unit.wants_copy(is_owed))
-        })
+        let mut all = (0..count).map(|nth| (from + nth) % count);
+        all.find(|index| self.slots[*index].as_ref().is_some_and(|slot| is_one(&slot.unit)))
+    }
+
+    /// A vSSD was called: its clients hold up the reading of its own pages, and a page that was read makes room for another.
+    fn step_scrub(&mut self, now: Instant, index: usize) {
+        let Some(slot) = self.slots[index].as_mut() else {
+            return;
+        };
+        if slot.unit.scrubbing.take_asked() {
+            self.scrub.note_client(now);
+        }
+        if slot.unit.scrubbing.take_ended() {
+            self.scrub(now);
+        }
+    }
+
+    /// Reads as many pages as may be read now, one of each vSSD after the other.
+    fn scrub(&mut self, now: Instant) {
+        let mut slots = self.slots.iter_mut().flatten().peekable();
+        if slots.peek().is_some() && self.scrub.begins(now) {
+            slots.for_each(|slot| slot.unit.begin_scrub());
+        }
+        while let Some(index) = self.next_of(self.scrubber, |unit| unit.can_scrub(now))
+            && self.scrub.take(now)
+        {
+            self.scrubber = index + 1;
+            self.with_unit(index, |unit, out| unit.scrub(now, out));
+        }
+        if self.scrub.is_at_it() && self.next_of(0, |unit| !unit.scrubbing.is_over()).is_none() {
+            self.scrub.end(now);
+        }
+        self.scrub_at = self.scrub.look_at(now);
+    }
+
+    /// How far the reading of own pages is.
+    pub(super) fn scrubbed(&self) -> &Scrub {
+        &self.scrub
     }
 
     /// How fast copies are made.
@@ -185,7 +248,7 @@ impl Units {
             .iter()
             .flatten()
             .fold(None, |deadline, slot| earliest(deadline, slot.unit.deadline()));
-        let units = earliest(units, self.copy_at);
+        let units = earliest(earliest(units, self.copy_at), self.scrub_at);
         (0..self.groups.len()).fold(units, |deadline, group| {
             earliest(deadline, self.group_deadline(group))
         })
@@ -201,6 +264,9 @@ impl Units {
         }
         if self.copy_at.is_some_and(|at| now >= at) {
             self.copy(now);
+        }
+        if self.scrub_at.is_some_and(|at| now >= at) {
+            self.scrub(now);
         }
         self.tick_groups(now);
     }

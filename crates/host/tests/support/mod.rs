@@ -193,6 +193,7 @@ pub fn gateway(pool: &Pool, vssds: &[u8]) -> (Gateway, Vec<Header>) {
         request_timeout: Duration::from_secs(60),
         shaping: None,
         reads: host::gateway::Reads::default(),
+        slow: Default::default(),
         shared: false,
     };
     let mut gateway = Gateway::new(config, pool.clone());

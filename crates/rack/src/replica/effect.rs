@@ -58,4 +58,6 @@ pub enum Fetch {
     Push(usize),
     /// To give it a later version than this one, which the peer of this index has and which does not count.
     Overrule(usize, Version),
+    /// As [`Fetch::Overrule`], of a page that the peer has otherwise in the same version.
+    Resolve(usize, Version),
 }

@@ -25,3 +25,16 @@ impl Peer {
         }
     }
 }
+
+/// These are the members from now on. Those that stay keep their order, so that what is under way to them finds them.
+pub(super) fn replace(peers: &mut Vec<Peer>, members: &[Member]) {
+    peers.retain(|peer| members.iter().any(|member| member.vssd == peer.member.vssd));
+    let known = peers.len();
+    for &member in members {
+        let mut stay = peers[..known].iter_mut();
+        match stay.find(|peer| peer.member.vssd == member.vssd) {
+            Some(peer) => peer.member = member,
+            None => peers.push(Peer::new(member)),
+        }
+    }
+}

@@ -1,5 +1,5 @@
 //! Hosts tell what an operator has to know, and the whole story: every collection that begins ends, every lease that is
-//! granted ends or lapses, every medium that has failed was told of.
+//! granted ends or lapses, every medium that has failed was told of. Members that compare what they have find no difference.
 //!
 //! A host that goes down tells no more, and what it was at is over.
 
@@ -53,6 +53,10 @@ impl ToldChecker {
                     None => Err(format!("a lease of vSSD {} ends that it does not hold", vssd.0)),
                 }
             }
+            Kind::ReplicasDiffer { vssd, peer, page, .. } => Err(format!(
+                "vSSDs {} and {} have page {page} otherwise",
+                vssd.0, peer.0
+            )),
             Kind::MediumLatched { vssd, .. } => {
                 self.latched.insert((host, vssd.0));
                 Ok(())

@@ -19,6 +19,7 @@ use host::node::{Stages, UnitConfig};
 use host::{Central, Egress};
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
+use rack::{scrub, slow};
 use serde_json::{Map, json};
 
 /// Fills the volume, warms up, measures.
@@ -243,6 +244,8 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             dirty_ratio_low: hardware.dirty_ratio_low,
             gc,
         },
+        scrub: scrub::Options::OFF,
+        slow: slow::Rules::NEVER,
         request_timeout: Duration::from_secs(60),
         client_link: hardware.client_link,
         egress: (hardware.port_ns_per_kilobyte > 0).then_some(Egress {

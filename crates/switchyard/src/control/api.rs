@@ -183,6 +183,9 @@ pub struct Node {
     pub addr: String,
     /// It answered the last time it was asked.
     pub answers: bool,
+    /// It answers, but takes much longer than the others.
+    #[serde(default)]
+    pub slow: bool,
     /// Its answer.
     pub status: NodeStatus,
     /// Where its reads spent their time, if it runs in this process.

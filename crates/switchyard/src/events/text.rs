@@ -1,9 +1,10 @@
 //! What an event means, in a sentence for people.
 
 use base::event::{
-    AreaRefusal, Collection, Grant, Kind, Lapse, Lead, MediumOperation, Obstacle, Refusal, RegistryTrouble,
-    Wait,
+    Answers, AreaRefusal, Collection, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle, Refusal,
+    RegistryTrouble, Wait,
 };
+use core::cmp::Ordering;
 use std::time::Duration;
 
 /// One sentence.
@@ -11,6 +12,7 @@ pub fn sentence(kind: &Kind) -> String {
     switch(kind)
         .or_else(|| node(kind))
         .or_else(|| vssd(kind))
+        .or_else(|| pages(kind))
         .or_else(|| gateway(kind))
         .or_else(|| control(kind))
         .or_else(|| nodes(kind))
@@ -194,10 +196,44 @@ fn vssd(kind: &Kind) -> Option<String> {
                 operation_of(operation)
             )
         }
-        Kind::PageDamaged { vssd, page } => {
+        _ => return None,
+    })
+}
+
+/// What a vSSD tells of damaged pages, and of those that its peers have otherwise.
+fn pages(kind: &Kind) -> Option<String> {
+    Some(match *kind {
+        Kind::PageDamaged { vssd, page, found } => {
+            let how = match found {
+                Look::Read => "",
+                Look::Scrub => ", as the node found by itself",
+            };
             format!(
-                "Page {page} of vSSD {} cannot be read; it is fetched from a peer.",
+                "Page {page} of vSSD {} cannot be read{how}; it is fetched from a peer.",
                 vssd.0
+            )
+        }
+        Kind::ReplicasDiffer {
+            vssd,
+            peer,
+            page,
+            ours,
+            theirs,
+        } => {
+            let which = match ours.cmp(&theirs) {
+                Ordering::Less => "the peer's is the later one and counts",
+                Ordering::Equal => "they have one version, and the first one's counts",
+                Ordering::Greater => "the first one's is the later one and counts",
+            };
+            format!(
+                "vSSDs {} and {} have page {page} otherwise, though both copies are intact: {which}.",
+                vssd.0, peer.0
+            )
+        }
+        Kind::PageRepaired { vssd, page, peer, .. } => {
+            format!(
+                "Page {page} of vSSD {}, which could not be read, has come from vSSD {} and is written anew.",
+                vssd.0, peer.0
             )
         }
         _ => return None,
@@ -254,6 +290,24 @@ fn nodes(kind: &Kind) -> Option<String> {
         Kind::NodeAdded { node } => format!("Node {} belongs to the rack from now on.", node.0),
         Kind::NodeDraining { node } => format!("The copies on node {} move to other nodes.", node.0),
         Kind::NodeDrained { node } => format!("Node {} has no copies any more.", node.0),
+        Kind::NodeSlow {
+            node,
+            answers,
+            median,
+            usual,
+        } => {
+            let what = match answers {
+                Answers::Reads => "answers half of its reads",
+                Answers::Writes => "acknowledges half of its writes",
+            };
+            format!(
+                "Node {} {what} only after {}, where {} are usual: reads go to other nodes.",
+                node.0,
+                time(median),
+                time(usual)
+            )
+        }
+        Kind::NodeWell { node } => format!("Node {} is no slower than the others any more.", node.0),
         Kind::NodeRemoved { node } => format!("Node {} belongs to the rack no more.", node.0),
         Kind::Rebalanced {} => "Free room is as even over the nodes as moves can make it.".to_owned(),
         _ => return None,

@@ -90,6 +90,7 @@ fn node(answer: NodeAnswer, records: &Snapshot, rooms: &Rooms) -> api::Node {
         id,
         addr: answer.addr.to_string(),
         answers: answer.last.is_some(),
+        slow: answer.slow,
         status: answer.last.map(|(_, status)| status).unwrap_or_default(),
         copies: progress(records, id).members,
         drain: drain(records, rooms, id),

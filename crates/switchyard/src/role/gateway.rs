@@ -130,6 +130,7 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
         request_timeout: config.request_timeout,
         shaping: None,
         reads: config.reads,
+        slow: Default::default(),
         shared: matches!(role, Role::Shared(_)),
     };
     for (id, addr) in args

@@ -96,6 +96,12 @@ pub struct NodeArgs {
     /// The most that the node copies in a second, in MiB, when copies are rebuilt or moved [default: no cap]
     #[arg(long, value_name = "MIB")]
     pub copy_mib_per_s: Option<u64>,
+    /// What the node reads of its own pages in a second while it is idle, in MiB, to find damage; 0 for nothing [default: 4]
+    #[arg(long, value_name = "MIB")]
+    pub scrub_mib_per_s: Option<u64>,
+    /// Seconds from the begin of such a pass over all pages to that of the next one [default: 604800]
+    #[arg(long, value_name = "S")]
+    pub scrub_every_s: Option<u64>,
     /// Serve the control API and /metrics here
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
@@ -128,6 +134,8 @@ impl NodeArgs {
             spin_us: self.spin_us,
             media_timeout_s: self.media_timeout_s,
             copy_mib_per_s: self.copy_mib_per_s,
+            scrub_mib_per_s: self.scrub_mib_per_s,
+            scrub_every_s: self.scrub_every_s,
             ..Options::default()
         }
     }

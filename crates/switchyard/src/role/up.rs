@@ -232,6 +232,7 @@ fn gateway_host(config: &Config, nvme: &Offer) -> HostSpec {
             vdc: central.vdc,
         }),
         reads: config.reads,
+        slow: Default::default(),
         shared: false,
     };
     gateway::host(runtime::socket_addr(addr), config.nbd, settings, nvme)

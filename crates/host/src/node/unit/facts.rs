@@ -73,6 +73,12 @@ pub struct UnitStats {
     pub duplicates: u64,
     /// Requests dropped because the backlog was full.
     pub dropped: u64,
-    /// Pages found damaged by reads.
+    /// Pages found damaged, by clients' reads and by scrubbing.
     pub damaged: u64,
+    /// Damaged pages that a peer has sent anew.
+    pub repaired: u64,
+    /// Pages compared with a peer.
+    pub compared: u64,
+    /// Pages that a peer had otherwise.
+    pub differed: u64,
 }

@@ -19,6 +19,11 @@ pub(super) enum Reading {
         why: Fetch,
         version: Version,
     },
+    /// To see whether the page is intact.
+    Scrub {
+        lpn: Lpn,
+        version: Version,
+    },
 }
 
 /// Work that waits for the medium.

@@ -1,0 +1,148 @@
+//! Nodes read their own pages while clients are away, and what is damaged comes from a peer.
+
+use base::Duration;
+use base::event::{Kind, Look};
+use host::gateway::Reads;
+use rack::heal::Rules;
+use rack::registry::Durability;
+use rack::scrub;
+use sim::operators::Control;
+use sim::rack::{RackFleet, RackHost, RackOptions};
+use sim::reached::Situation;
+use sim::run::{Fault, Outcome, Run, RunSpec};
+use sim::small;
+use sim::world::Canary;
+
+const SECOND: u64 = 1_000_000_000;
+const PAGES: u32 = 40;
+const LOAD_SECONDS: u64 = 2;
+/// The first node: one of two that have the volume.
+const DAMAGED: usize = 1;
+const GONE: usize = 2;
+
+/// Clients write, and are away. Bits flip on the medium of one of two nodes; later the other node is gone for ever.
+fn run(seed: u64, scrub: scrub::Options) -> Outcome {
+    let mut options = RackOptions {
+        scrub,
+        ..small::options(
+            4,
+            small::geometry(6, 1),
+            vec![small::layout(PAGES, 2, Durability::Memory)],
+        )
+    };
+    options.unit.gc.check_every = Duration::from_millis(1);
+    let mut fleet = RackFleet::new(options);
+    let rules = Rules {
+        rebuild_after: Duration::from_secs(1),
+        ..Rules::default()
+    };
+    fleet.operate(
+        Control {
+            heal: Some(rules),
+            ..Control::sound(seed, Duration::from_secs(1))
+        },
+        Vec::new(),
+    );
+    let loads = small::mixed_loads(&fleet, 300.0, LOAD_SECONDS);
+    let flips = (0..60).map(|nth| (4 * SECOND + nth, Fault::Corrupt { host: DAMAGED }));
+    let spec = RunSpec {
+        calm_ns: 12 * SECOND,
+        errors_are_violations: true,
+        faults: flips.chain([(8 * SECOND, Fault::Gone { host: GONE })]).collect(),
+        ..small::spec(&fleet, seed, small::LINK, loads)
+    };
+    Run::new(fleet, spec).execute()
+}
+
+fn count(outcome: &Outcome, is_one: impl Fn(&Kind) -> bool) -> usize {
+    outcome.events.iter().filter(|event| is_one(&event.kind)).count()
+}
+
+/// Bug: damage that no client had read stayed until the other copy was lost, and then the page was. Cause: nobody looked.
+#[test]
+fn damage_is_found_and_repaired_before_the_other_copy_is_lost() {
+    let often = scrub::Options {
+        bytes_per_s: 1 << 20,
+        every: Duration::from_secs(1),
+    };
+    let mut found = 0;
+    for seed in 0..6 {
+        let outcome = run(seed, often);
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        let damaged = count(&outcome, |kind| {
+            matches!(
+                kind,
+                Kind::PageDamaged {
+                    found: Look::Scrub,
+                    ..
+                }
+            )
+        });
+        let repaired = count(&outcome, |kind| {
+            matches!(
+                kind,
+                Kind::PageRepaired {
+                    found: Look::Scrub,
+                    ..
+                }
+            )
+        });
+        assert_eq!(damaged, repaired, "seed {seed}");
+        assert_eq!(
+            outcome.reached.count(Situation::ScrubRepaired) as usize,
+            repaired,
+            "seed {seed}"
+        );
+        found += damaged;
+    }
+    assert!(found > 20, "{found}");
+    let missed = (0..6).filter(|&seed| !run(seed, scrub::Options::OFF).violations.is_empty());
+    assert!(missed.count() > 3, "without scrubbing pages are lost");
+}
+
+/// What a follower acknowledges and does not keep is found although nobody reads there. Members that keep what they acknowledge
+/// compare and find nothing.
+#[test]
+fn members_that_hold_something_else_are_found() {
+    for (seed, canary) in
+        (0..6).map(|seed| (seed, [Canary::None, Canary::AckWithoutApply][seed as usize % 2]))
+    {
+        let mut options = RackOptions {
+            scrub: scrub::Options {
+                bytes_per_s: 1 << 20,
+                every: Duration::from_millis(500),
+            },
+            reads: Reads::First,
+            ..small::options(
+                3,
+                small::geometry(4, 1),
+                vec![small::layout(PAGES, 2, Durability::Memory)],
+            )
+        };
+        options.unit.gc.check_every = Duration::from_millis(1);
+        let fleet = RackFleet::new(options);
+        let loads = small::mixed_loads(&fleet, 300.0, LOAD_SECONDS);
+        let mut spec = RunSpec {
+            calm_ns: 6 * SECOND,
+            exam: false,
+            probe: false,
+            ..small::spec(&fleet, seed, small::LINK, loads)
+        };
+        spec.world.canary = canary;
+        let mut run = Run::new(fleet, spec);
+        let outcome = run.execute();
+        let compared: u64 = (1..=3).map(|host| compared(&mut run, host)).sum();
+        assert!(compared >= 4 * u64::from(PAGES), "seed {seed}: {compared}");
+        let found = count(&outcome, |kind| matches!(kind, Kind::ReplicasDiffer { .. }));
+        assert_eq!(found > 0, canary != Canary::None, "seed {seed}: {found}");
+        assert_eq!(outcome.violations.is_empty(), found == 0, "seed {seed}");
+    }
+}
+
+fn compared(run: &mut Run<RackFleet>, host: usize) -> u64 {
+    let now = run.world().now();
+    match run.world().host(host) {
+        Some(RackHost::Node(node)) => node.status(now).compared_pages,
+        _ => 0,
+    }
+}
