@@ -92,8 +92,8 @@ impl Place {
         }
     }
 
-    /// The owner calls the file by this number from now on; true if nobody has asked for it. Whoever asks later asks for the new number:
-    /// it is stored before this look at the state, and [`Table::answer`] looks at the state before it takes the number.
+    /// The owner calls the file by this number from now on; true if nobody has asked for it. A later question gets the new number. For the
+    /// owner stores it before it looks at the state here, and [`Table::answer`] looks at the state before it takes the number.
     fn call(&self, file: u64) -> bool {
         self.file.store(file, Ordering::SeqCst);
         self.state.load() == FOLLOWED

@@ -245,13 +245,7 @@ pub(super) fn open_handle(directory: &File, handle: &[u8]) -> Option<File> {
 /// timestamps), and every file that changes next the same one, so that each inode is written anew. Where an area lies on ext4
 /// without a journal that is one more write to the device with each sync.
 pub(super) fn size(file: impl AsFd) -> io::Result<u64> {
-    let data = ask(
-        file.as_fd().as_raw_fd(),
-        c"",
-        libc::AT_EMPTY_PATH,
-        libc::STATX_SIZE,
-    )?;
-    Ok(data.stx_size)
+    Ok(size_and_links(file)?.0)
 }
 
 /// [`size`], and the names that the file has.
@@ -273,13 +267,7 @@ pub(super) fn inode(file: impl AsFd) -> io::Result<u64> {
 
 /// Names that the descriptor's file has.
 pub(super) fn links(file: impl AsFd) -> io::Result<u32> {
-    let data = ask(
-        file.as_fd().as_raw_fd(),
-        c"",
-        libc::AT_EMPTY_PATH,
-        libc::STATX_NLINK,
-    )?;
-    Ok(data.stx_nlink)
+    Ok(size_and_links(file)?.1)
 }
 
 fn ask(fd: libc::c_int, path: &CStr, flags: libc::c_int, mask: libc::c_uint) -> io::Result<libc::statx> {
