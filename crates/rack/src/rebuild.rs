@@ -4,9 +4,10 @@
 //!
 //! Of a set's copies those of the newest generation tell who the members are. A write is complete when all members of a
 //! generation have it. So each replica of the newest generation that was made durable has everything: it shares it with the others
-//! when they meet, as after any start. A copy that joins, or that is of an earlier generation, need not. Such copies, or members that are not found, mean that
-//! a change of the set was cut. Then the replicas become a new generation, and the other copies are expelled, as after the loss of a
-//! node ([`crate::heal`]).
+//! when they meet, as after any start. A copy that joins, or that is of an earlier generation, need not.
+//!
+//! A change of the set was cut if there are such copies, or if members are not found. Then the replicas become a new generation, and the
+//! other copies are expelled, as after the loss of a node ([`crate::heal`]).
 
 use crate::control::Config;
 use crate::inventory::Listed;

@@ -1,7 +1,7 @@
 //! When a node reads its own pages, to find damage before a client does.
 //!
-//! A pure policy. Each vSSD has a [`Walk`] over its pages, and its node one [`Scrub`] that says when one page more is read. What a
-//! read finds damaged is asked of the vSSD's peers ([`Repairs`]).
+//! A pure policy. Each vSSD has a [`Walk`] over its pages, and its node one [`Scrub`] that says when one page more is read. The
+//! vSSD asks its peers for a page that a read found damaged ([`Repairs`]).
 //!
 //! - **Pass.** A pass reads each page once. The next one begins [`Options::every`] after it began, or when it is over.
 //! - **Pace.** While no client has asked for anything for [`CALM_AFTER`], pages are read at the rate that is set. Otherwise they are

@@ -211,18 +211,23 @@ fn what_is_missing_is_named_and_a_copy_that_holds_everything_suffices() {
     assert_eq!(rebuild(&found, &terms), Err(vec![Problem::Nothing]));
 }
 
-#[test]
-fn a_change_that_was_cut_leaves_the_members_that_hold_everything() {
-    let mut records = three();
-    let before = nodes(&records);
-    let set = &mut volume(&mut records).sets[0];
-    set.replicas.truncate(2);
+/// A copy on node 4 joins a set that has so many replicas left.
+fn heal(set: &mut SetRecord, left: usize) {
+    set.replicas.truncate(left);
     set.joining = Some(JoiningRecord {
         vssd: 20,
         node: 4,
         replaces: 0,
         moves: false,
     });
+}
+
+#[test]
+fn a_change_that_was_cut_leaves_the_members_that_hold_everything() {
+    let mut records = three();
+    let before = nodes(&records);
+    let set = &mut volume(&mut records).sets[0];
+    heal(set, 2);
     set.generation += 1;
     let generation = set.generation;
     let mut found = nodes(&records);
@@ -245,13 +250,7 @@ fn a_change_that_was_cut_leaves_the_members_that_hold_everything() {
 fn a_copy_that_joins_is_never_the_only_one() {
     let mut records = three();
     let set = &mut volume(&mut records).sets[0];
-    set.replicas.truncate(1);
-    set.joining = Some(JoiningRecord {
-        vssd: 20,
-        node: 4,
-        replaces: 0,
-        moves: false,
-    });
+    heal(set, 1);
     let mut found = nodes(&records);
     lose(&mut found, 12);
     let terms = Terms {

@@ -16,7 +16,7 @@ pub(super) enum Job {
     Move(Header),
     /// Another gateway has it from now on.
     Lead(Header),
-    /// With what the vSSD had borrowed, and of which group.
+    /// The vSSD had borrowed these blocks of this group.
     Delete(Header, Option<(usize, Vec<Loan>)>),
 }
 

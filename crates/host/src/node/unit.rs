@@ -227,7 +227,7 @@ impl Unit {
         self.pump(now, out);
     }
 
-    /// What is here of a page that this member vouches for.
+    /// The content here of a page that this member vouches for.
     fn content(&self, lpn: Lpn) -> Option<Content> {
         let content = self.held.content(lpn);
         content.filter(|_| self.replica.vouches_for(lpn))
@@ -835,7 +835,7 @@ impl Unit {
     }
 }
 
-/// What the vSSD knows of other servers: its replicas', and who decides about collection. [`servers`] has what its node asks and tells.
+/// The vSSD knows of other servers: its replicas', and who decides about collection. [`servers`] has what its node asks and tells.
 impl Unit {
     /// Asks whether it may collect, or tells that it does or does not. Before a soft collection it asks one ToR alone.
     #[cold]
