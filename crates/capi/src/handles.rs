@@ -235,7 +235,11 @@ pub fn take<T: Target>(handle: Handle) -> Result<Arc<T>> {
             .try_lock()
             .map_err(|_| wrong::<T>(handle, Some(&parts)))?
     };
-    let object = parts.object(&mut shard).and_then(Option::take);
+    // A forged handle may name the place of an object of another kind, which stays.
+    let object = parts
+        .object(&mut shard)
+        .filter(|object| object.as_deref().is_some_and(|object| object.is::<T>()))
+        .and_then(Option::take);
     let object = object.ok_or_else(|| wrong::<T>(handle, Some(&parts)))?;
     let within = parts.place / SHARDS;
     let place = &mut shard.places[within];
@@ -294,7 +298,19 @@ mod tests {
         assert_eq!(held.0, 7);
         for forged in [0, 1, 8, 0x7fff_1234_5678, MARK << 52, u64::MAX] {
             assert_eq!(code(look_up::<Thing>(forged as Handle)), HANDLE);
+            assert_eq!(code(take::<Thing>(forged as Handle)), HANDLE);
         }
+    }
+
+    /// Bug: closing a handle whose kind was forged ended the process. Cause: the object was taken, and then found to be of another
+    /// kind. Fix: its kind is looked at first.
+    #[test]
+    fn a_handle_of_a_forged_kind_is_an_error_and_its_object_stays() {
+        let handle = give(Thing(7)).expect("there is room");
+        let forged = (handle as u64 & !(15 << 48) | Other::KIND << 48) as Handle;
+        assert_eq!(code(look_up::<Other>(forged)), HANDLE);
+        assert_eq!(code(take::<Other>(forged)), HANDLE);
+        assert_eq!(take::<Thing>(handle).expect("it is open").0, 7);
     }
 
     #[test]
