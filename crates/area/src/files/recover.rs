@@ -8,6 +8,7 @@ use super::shared::OPS_MAX;
 use crate::area::{Area, AreaOptions};
 use crate::error::AreaError;
 use crate::structures::Log;
+use os::MediaFile;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -416,16 +417,21 @@ pub fn restore(path: &Path, create_bytes: u64) -> Result<Recovered, FilesError> 
     in_place(&area, map, &writes)
 }
 
-/// True if the file was to become an area, and the machine stopped before it was one: its superblocks come last. Nobody was told that
-/// anything is in it. With a size it is made anew.
+/// True if the file was to become an area, and the machine stopped before it was one: it has nothing but zeros, as its superblocks come
+/// last. Nobody was told that anything is in it. With a size it is made anew.
 pub(super) fn is_unfinished(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
-        return false;
+    let look = || -> io::Result<bool> {
+        let file = File::open(path)?;
+        let data = file.metadata()?;
+        let head_bytes = 2 * store::SUPERBLOCK_BYTES;
+        if !data.is_file() || (1..head_bytes).contains(&data.len()) {
+            return Ok(false);
+        }
+        let mut head = Vec::new();
+        (&file).take(head_bytes).read_to_end(&mut head)?;
+        Ok(head.iter().all(|&byte| byte == 0) && MediaFile::from_file(file)?.find_data()?.is_none())
     };
-    let is_regular = file.metadata().is_ok_and(|it| it.is_file());
-    let mut head = Vec::new();
-    let read = file.take(2 * store::SUPERBLOCK_BYTES).read_to_end(&mut head);
-    is_regular && read.is_ok() && head.iter().all(|&byte| byte == 0)
+    look().unwrap_or(false)
 }
 
 /// Forgets what the area at `path` has of a file; the file stays as it is. True if the area had something of it.
