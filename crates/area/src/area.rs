@@ -156,19 +156,29 @@ impl Area {
     /// becomes an area of `create_bytes`. A block device does not: [`Area::format`] makes an area on one.
     pub fn open(path: &Path, options: &AreaOptions) -> Result<Self, AreaError> {
         let create_bytes = options.create_bytes;
-        let medium = match MediaFile::open(path, 0, false) {
-            Err(MediaOpenError::Missing(_)) if create_bytes > 0 => MediaFile::open(path, create_bytes, true)?,
-            Ok(medium) if medium.capacity_bytes() == 0 && create_bytes > 0 => {
-                drop(medium);
-                MediaFile::open(path, create_bytes, true)?
-            }
-            other => other?,
+        let is_wanted = create_bytes > 0;
+        let create = || {
+            may_be_made(create_bytes)?;
+            Ok::<_, AreaError>(MediaFile::open(path, create_bytes, true)?)
         };
-        if create_bytes > 0 && is_blank(&medium)? {
+        let (medium, is_new) = match MediaFile::open(path, 0, false) {
+            Err(MediaOpenError::Missing(_)) if is_wanted => (create()?, true),
+            Ok(medium) if is_wanted && is_empty(&medium)? => {
+                drop(medium);
+                (create()?, false)
+            }
+            other => (other?, false),
+        };
+        if is_wanted && is_blank(&medium)? {
             if medium.is_device()? {
                 return Err(AreaError::NotFormatted(path.to_owned()));
             }
-            make(&medium, path, options)?;
+            make(&medium, path, options).inspect_err(|_| {
+                if is_new {
+                    // What it fails with is less to the point than why there is no area.
+                    let _ = std::fs::remove_file(path);
+                }
+            })?;
         }
         Self::open_medium(medium, options)
     }
@@ -554,8 +564,23 @@ fn read_from_medium(file: &File) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Refuses a size that makes no area, before anything is done for one.
+fn may_be_made(bytes: u64) -> Result<(), AreaError> {
+    let layout = Layout::for_capacity(bytes, MEMORY_BLOCK_BYTES);
+    layout.map(drop).map_err(|error| AreaError::Create(error.into()))
+}
+
+/// True for a file without any byte: nobody's data are in it.
+fn is_empty(medium: &MediaFile) -> std::io::Result<bool> {
+    let data = medium.as_file().metadata()?;
+    Ok(data.is_file() && data.len() == 0)
+}
+
 /// True if the place of the superblocks holds zeros: no area. Somebody's data may be behind.
 fn is_blank(medium: &dyn Device) -> Result<bool, OpenError> {
+    if medium.capacity_bytes() < 2 * store::SUPERBLOCK_BYTES {
+        return Ok(false);
+    }
     let mut bytes = vec![0; 2 * store::SUPERBLOCK_BYTES as usize];
     medium.read_at(0, &mut bytes)?;
     Ok(bytes.iter().all(|&byte| byte == 0))

@@ -1,6 +1,6 @@
 //! Storage areas on real files and in memory, by many threads.
 
-use area::{Area, AreaError, AreaOptions, Batch, Durability, Kind, NvmTiming, Op, SubmitError};
+use area::{Area, AreaError, AreaOptions, Batch, Durability, Kind, NvmTiming, Op, OpenError, SubmitError};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
@@ -344,6 +344,43 @@ fn a_file_with_somebodys_data_does_not_become_an_area() {
     assert_eq!(std::fs::read(&path).expect("a file"), before);
     file.write_all_at(&[0; 8], 65_536 + 64).expect("room");
     drop(Area::open(&path, &options()).expect("zeros are nobody's"));
+}
+
+/// Bug: a file of somebody's that was shorter than a block grew to the area's size, and was refused then. Cause: its whole blocks were
+/// counted, which are none. Fix: only a file without any byte becomes an area, and others stay as they are.
+#[test]
+fn a_short_file_is_refused_with_the_reason_and_stays_as_it_is() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = path(&directory);
+    for bytes in [1, 100, 4095, 4096, 8191] {
+        for byte in [0, b'x'] {
+            let data = vec![byte; bytes];
+            std::fs::write(&path, &data).expect("room");
+            let error = Area::open(&path, &options()).expect_err("it is somebody's");
+            assert!(
+                matches!(error, AreaError::Open(OpenError::NotAnArea)),
+                "{bytes}: {error}"
+            );
+            assert_eq!(std::fs::read(&path).expect("a file"), data);
+        }
+    }
+    std::fs::write(&path, []).expect("room");
+    drop(Area::open(&path, &options()).expect("an empty file is nobody's"));
+}
+
+/// Bug: "the offset is outside the medium", and an empty file stayed.
+#[test]
+fn a_size_that_makes_no_area_is_refused_and_leaves_no_file() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = path(&directory);
+    for bytes in [1, 1024, 8192, 4 << 20] {
+        let error = Area::open(&path, &AreaOptions::new(bytes)).expect_err("too small");
+        assert!(error.to_string().contains("8 MiB are the least"), "{error}");
+        assert!(!path.exists());
+    }
+    let error = Area::open(&path, &AreaOptions::new(1 << 60)).expect_err("no disk is that large");
+    assert!(error.to_string().contains("no room"), "{error}");
+    assert!(!path.exists());
 }
 
 /// An area whose cache holds a tenth of what is written, and one without any.

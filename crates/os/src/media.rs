@@ -187,11 +187,11 @@ impl MediaFile {
             path: path.into(),
             source,
         };
-        let is_device = match path.metadata() {
-            Ok(data) if data.file_type().is_block_device() => true,
-            Ok(data) if data.is_file() => false,
+        let (is_device, is_new) = match path.metadata() {
+            Ok(data) if data.file_type().is_block_device() => (true, false),
+            Ok(data) if data.is_file() => (false, false),
             Ok(_) => return Err(MediaOpenError::Kind(path.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound && create => false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && create => (false, true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(MediaOpenError::Missing(path.into()));
             }
@@ -210,7 +210,14 @@ impl MediaFile {
                     need_bytes,
                 });
             }
-            reserve(&file, need_bytes).map_err(|error| match error.kind() {
+            let reserved = reserve(&file, need_bytes);
+            let reserved = reserved.inspect_err(|_| {
+                if is_new && have_bytes == 0 {
+                    // What it fails with is less to the point than why there is no room.
+                    let _ = std::fs::remove_file(path);
+                }
+            });
+            reserved.map_err(|error| match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                     MediaOpenError::NoSpace {
                         path: path.into(),
@@ -745,11 +752,14 @@ fn allocate(file: &File, bytes: u64, extends: bool) -> io::Result<()> {
 
 /// Makes the directory entry of a new file durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
-    let parent = match path.parent() {
+    File::open(parent_of(path))?.sync_all()
+}
+
+fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
-    };
-    File::open(parent)?.sync_all()
+    }
 }
 
 /// True for tmpfs and ramfs.
@@ -992,6 +1002,11 @@ mod tests {
         }
         let error = MediaFile::open(&path, 1 << 60, true).expect_err("no disk is that large");
         assert!(matches!(error, MediaOpenError::NoSpace { .. }), "{error}");
+        // Bug: an empty file stayed where none had been.
+        let new = directory.path().join("new");
+        let error = MediaFile::open(&new, 1 << 60, true).expect_err("no disk is that large");
+        assert!(matches!(error, MediaOpenError::NoSpace { .. }), "{error}");
+        assert!(!new.exists());
         assert!(matches!(
             MediaFile::open(directory.path(), 0, false),
             Err(MediaOpenError::Kind(_))
