@@ -69,7 +69,7 @@ impl Store {
 
     /// Commits a batch with its line of history, and drops history that is too old.
     fn change(&self, batch: Batch, what: &str) -> Result<(), AreaError> {
-        let floor = self.history.positions().end.saturating_sub(HISTORY_MAX);
+        let floor = self.history.positions()?.end.saturating_sub(HISTORY_MAX);
         let batch = batch
             .append(&self.history, what.as_bytes())
             .trim(&self.history, floor);
@@ -107,7 +107,7 @@ fn execute(store: &Store, words: &[&str]) -> Result<Option<String>, AreaError> {
             entries.map(line).collect::<Result<_, _>>()?
         }
         ["history"] => {
-            let lines = store.history.iter(store.history.positions().start);
+            let lines = store.history.iter(0);
             let line =
                 |entry: Result<(u64, Vec<u8>), _>| entry.map(|(at, what)| format!("{at} {}\n", text(&what)));
             lines.map(line).collect::<Result<_, _>>()?

@@ -5,12 +5,12 @@ use crate::area::Area;
 use crate::error::AreaError;
 use crate::follow::Follower;
 use crate::fork;
-use crate::read::Value;
+use crate::read::{Value, found};
 use crate::snapshot::Snapshot;
 use crate::structures::{Queue, Tree};
 use crate::view::{Entry, View, Walk};
 use std::ops::{ControlFlow, Range, RangeBounds};
-use store::{StructureId, Ticket, Way};
+use store::{StructureId, SubmitError, Ticket, Way};
 
 /// The number of this process among those that its memory was copied from: a forked child has another one than its parent.
 pub fn process_generation() -> u32 {
@@ -32,15 +32,18 @@ impl Area {
 
 impl Queue {
     /// The first position that was not acknowledged, and the one that comes next.
-    pub fn positions(&self) -> Range<u64> {
-        let positions = self.area().own().lock().engine.positions(self.id());
-        positions.unwrap_or(0..0)
+    ///
+    /// # Errors
+    /// It was dropped.
+    pub fn positions(&self) -> Result<Range<u64>, AreaError> {
+        let positions = self.area().shared()?.lock().engine.positions(self.id());
+        positions.ok_or_else(|| SubmitError::NoStructure.into())
     }
 
     /// The entry at a position, handed out or not; `None` if it was acknowledged or is not there yet.
     pub fn read(&self, position: u64) -> Result<Option<Vec<u8>>, AreaError> {
         let reading = self.area().reading()?;
-        let value = reading.value(|engine| engine.read(self.id(), position))?;
+        let value = reading.value(|engine| found(engine, self.id(), engine.read(self.id(), position)))?;
         Ok(value.map(Value::into_vec))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::area::{Area, Pending};
 use crate::error::AreaError;
-use crate::read::{Reading, Value};
+use crate::read::{Reading, Value, found};
 use crate::shared::Guard;
 use crate::structures::{Map, Tree};
 use store::{Conditional, Expected, Fetch, Op, Receipt, StructureId, Version};
@@ -80,7 +80,10 @@ impl Reading<'_> {
     /// The value of a key with its version.
     pub(crate) fn versioned(&self, map: StructureId, key: &[u8]) -> Result<Versioned<Value>, AreaError> {
         loop {
-            let first = self.shared.lock().engine.get_versioned(map, key);
+            let mut guard = self.shared.lock();
+            let first = guard.engine.get_versioned(map, key);
+            let first = found(&guard.engine, map, first)?;
+            drop(guard);
             let (fetch, version) = match first {
                 None => return Ok(None),
                 // Rows of the cache have no versions.
@@ -95,7 +98,7 @@ impl Reading<'_> {
             };
             let mut first = Some(fetch);
             // A value that is not where it was may be another one: then the version is looked up again, too.
-            if let (Some(value), Some(version)) = (self.value(|_| first.take())?, version) {
+            if let (Some(value), Some(version)) = (self.value(|_| Ok(first.take()))?, version) {
                 return Ok(Some((value, version)));
             }
         }

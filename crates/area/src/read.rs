@@ -11,7 +11,9 @@ use smallvec::SmallVec;
 use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
-use store::{Engine, Fetch, FetchError, Found, Layout, PageView, Pages, Piece, Search};
+use store::{
+    Engine, Fetch, FetchError, Found, Layout, PageView, Pages, Piece, Search, StructureId, SubmitError,
+};
 
 /// Lookups of a value that moves while it is read.
 const READS_MAX: u32 = 64;
@@ -192,6 +194,22 @@ enum Place {
     Tables(Search),
 }
 
+/// What a lookup in a structure has found: nothing is an error if it was dropped.
+///
+/// # Errors
+/// [`SubmitError::NoStructure`].
+#[inline]
+pub(crate) fn found<T>(
+    engine: &Engine,
+    structure: StructureId,
+    found: Option<T>,
+) -> Result<Option<T>, AreaError> {
+    match found {
+        None if !engine.has(structure) => Err(SubmitError::NoStructure.into()),
+        found => Ok(found),
+    }
+}
+
 /// A value that is still to be read.
 struct Missing {
     /// Its place among those asked for.
@@ -347,9 +365,9 @@ impl<'a> Reading<'a> {
     /// The value that `find` finds, read from the medium if need be.
     pub(crate) fn value(
         &self,
-        mut find: impl FnMut(&Engine) -> Option<Fetch>,
+        mut find: impl FnMut(&Engine) -> Result<Option<Fetch>, AreaError>,
     ) -> Result<Option<Value>, AreaError> {
-        let first = find(&self.shared.lock().engine);
+        let first = find(&self.shared.lock().engine)?;
         // What most reads find needs none of the lists below.
         match &first {
             None => return Ok(None),
@@ -370,7 +388,7 @@ impl<'a> Reading<'a> {
             Some(Fetch::Lost) => {}
         }
         let mut first = Some(first);
-        let mut values = self.values(1, |engine, _| first.take().unwrap_or_else(|| find(engine)))?;
+        let mut values = self.values(1, |engine, _| first.take().map_or_else(|| find(engine), Ok))?;
         Ok(values.pop().expect("one was asked for"))
     }
 
@@ -401,7 +419,7 @@ impl<'a> Reading<'a> {
     pub(crate) fn values(
         &self,
         count: usize,
-        mut find: impl FnMut(&Engine, usize) -> Option<Fetch>,
+        mut find: impl FnMut(&Engine, usize) -> Result<Option<Fetch>, AreaError>,
     ) -> Result<SmallVec<[Option<Value>; 1]>, AreaError> {
         let mut values: SmallVec<[Option<Value>; 1]> = (0..count).map(|_| None).collect();
         let start = |place| Missing { place, damage: None };
@@ -435,10 +453,10 @@ impl<'a> Reading<'a> {
     fn look_up(
         &self,
         missing: &[Missing],
-        find: &mut impl FnMut(&Engine, usize) -> Option<Fetch>,
+        find: &mut impl FnMut(&Engine, usize) -> Result<Option<Fetch>, AreaError>,
     ) -> Result<SmallVec<[Place; 1]>, AreaError> {
         let guard = self.shared.lock();
-        let look = |one: &Missing| match find(&guard.engine, one.place) {
+        let look = |one: &Missing| match find(&guard.engine, one.place)? {
             None => Ok(Place::Here(None)),
             Some(Fetch::Ready(bytes)) => Ok(Place::Here(Some(Value::of_memory(bytes)))),
             Some(Fetch::Lost) => Err(AreaError::Lost),

@@ -2,10 +2,12 @@
 
 use crate::area::{Area, Pending};
 use crate::error::AreaError;
-use crate::read::Value;
+use crate::read::{Value, found};
 use crate::view::View;
 use std::ops::{ControlFlow, Range, RangeBounds};
-use store::{Durability, Engine, Expected, Fetch, Kind, Op, OwnedOp, Receipt, StructureId, Version, Way};
+use store::{
+    Durability, Engine, Expected, Fetch, Kind, Op, OwnedOp, Receipt, StructureId, SubmitError, Version, Way,
+};
 
 macro_rules! structure {
     ($(#[$doc:meta])* $name:ident, $kind:expr) => {
@@ -35,15 +37,24 @@ macro_rules! structure {
             }
 
             /// How many entries it has.
-            pub fn len(&self) -> u64 {
-                self.area.own().lock().engine.len(self.id)
+            ///
+            /// # Errors
+            /// It was dropped.
+            pub fn len(&self) -> Result<u64, AreaError> {
+                let guard = self.area.shared()?.lock();
+                found(&guard.engine, self.id, None::<()>)?;
+                Ok(guard.engine.len(self.id))
             }
 
             /// True without entries. An entry that cannot be read counts as one.
-            pub fn is_empty(&self) -> bool {
-                let guard = self.area.own().lock();
+            ///
+            /// # Errors
+            /// It was dropped.
+            pub fn is_empty(&self) -> Result<bool, AreaError> {
+                let guard = self.area.shared()?.lock();
+                found(&guard.engine, self.id, None::<()>)?;
                 if guard.engine.stats().tables == 0 || !Self::HAS_KEYS {
-                    return guard.engine.len(self.id) == 0;
+                    return Ok(guard.engine.len(self.id) == 0);
                 }
                 let keys = guard.engine.keys(self.id);
                 drop(guard);
@@ -54,7 +65,7 @@ macro_rules! structure {
                         ControlFlow::Break(())
                     })
                 });
-                visited.is_ok() && is_empty
+                Ok(visited.is_ok() && is_empty)
             }
         }
     };
@@ -118,7 +129,7 @@ impl Area {
 fn values(
     area: &Area,
     count: usize,
-    find: impl FnMut(&Engine, usize) -> Option<Fetch>,
+    find: impl FnMut(&Engine, usize) -> Result<Option<Fetch>, AreaError>,
 ) -> Result<Vec<Option<Vec<u8>>>, AreaError> {
     let values = area.reading()?.values(count, find)?;
     let own = values.into_iter().map(|value| value.map(Value::into_vec));
@@ -144,7 +155,7 @@ impl Log {
         let value = self
             .area
             .reading()?
-            .value(|engine| engine.read(self.id, position))?;
+            .value(|engine| found(engine, self.id, engine.read(self.id, position)))?;
         Ok(value.map(Value::into_vec))
     }
 
@@ -152,7 +163,8 @@ impl Log {
     pub fn read_many(&self, positions: Range<u64>) -> Result<Vec<Option<Vec<u8>>>, AreaError> {
         let count = positions.end.saturating_sub(positions.start) as usize;
         values(&self.area, count, |engine, nth| {
-            engine.read(self.id, positions.start + nth as u64)
+            let position = positions.start + nth as u64;
+            found(engine, self.id, engine.read(self.id, position))
         })
     }
 
@@ -163,16 +175,25 @@ impl Log {
     }
 
     /// The first position, and the one that comes next.
-    pub fn positions(&self) -> Range<u64> {
-        let positions = self.area.own().lock().engine.positions(self.id);
-        positions.unwrap_or(0..0)
+    ///
+    /// # Errors
+    /// It was dropped.
+    pub fn positions(&self) -> Result<Range<u64>, AreaError> {
+        let positions = self.area.shared()?.lock().engine.positions(self.id);
+        positions.ok_or_else(|| SubmitError::NoStructure.into())
     }
 
     /// The entries from `position` on, with their positions, as far as there are any when it gets there.
     pub fn iter(&self, position: u64) -> impl Iterator<Item = Result<(u64, Vec<u8>), AreaError>> + '_ {
-        let mut next = position.max(self.positions().start);
+        let first = self.positions().map_or(position, |all| position.max(all.start));
+        let (mut next, mut is_over) = (first, false);
         std::iter::from_fn(move || {
+            if is_over {
+                return None;
+            }
             let entry = self.read(next).transpose()?;
+            // Entries that cannot be read are told one after the other; a log that was dropped has no end.
+            is_over = entry.is_err() && self.positions().is_err();
             next += 1;
             Some(entry.map(|data| (next - 1, data)))
         })
@@ -189,14 +210,16 @@ impl Queue {
     /// The next entry and its position; nobody else gets it before [`Queue::give_up`] or a restart.
     pub fn pop(&self) -> Result<Option<(u64, Vec<u8>)>, AreaError> {
         let shared = self.area.shared()?;
-        let popped = shared.lock().engine.pop(self.id).map(|(position, _)| position);
-        let Some(position) = popped else {
+        let mut guard = shared.lock();
+        let popped = guard.engine.pop(self.id).map(|(position, _)| position);
+        let Some(position) = found(&guard.engine, self.id, popped)? else {
             return Ok(None);
         };
+        drop(guard);
         let data = self
             .area
             .reading()?
-            .value(|engine| engine.read(self.id, position));
+            .value(|engine| found(engine, self.id, engine.read(self.id, position)));
         match data {
             Ok(data) => Ok(data.map(|data| (position, data.into_vec()))),
             Err(error) => {
@@ -246,14 +269,14 @@ macro_rules! keyed {
             pub fn get_ref(&self, key: &[u8]) -> Result<Option<Value>, AreaError> {
                 self.area
                     .reading()?
-                    .value(|engine| engine.get(self.id, key))
+                    .value(|engine| found(engine, self.id, engine.get(self.id, key)))
             }
 
             /// The values of some keys, in their order. All that is not in memory is read at once. Each value is one that its key had
             /// while the call ran; together they are no snapshot.
             pub fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, AreaError> {
                 values(&self.area, keys.len(), |engine, nth| {
-                    engine.get(self.id, keys[nth])
+                    found(engine, self.id, engine.get(self.id, keys[nth]))
                 })
             }
 

@@ -2,12 +2,9 @@
 
 use crate::area::Area;
 use crate::error::AreaError;
-use crate::read::{Reading, Value};
-use std::cell::Cell;
+use crate::read::{Reading, Value, found};
 use std::ops::{Bound, ControlFlow, RangeBounds};
-use store::{
-    Engine, Fetch, RangeEnd, RangePart, RangeValue, Scan, SnapshotEnded, SnapshotId, StructureId, Way,
-};
+use store::{Engine, Fetch, RangeEnd, RangePart, RangeValue, Scan, SnapshotId, StructureId, Way};
 
 /// Entries of a tree that a range looks up at once.
 const RANGE_STEP_MAX: usize = 256;
@@ -29,37 +26,31 @@ pub(crate) struct View<'a> {
 pub(crate) type Entry = (Box<[u8]>, Vec<u8>);
 
 impl<'a> View<'a> {
-    fn fetch(&self, engine: &Engine, key: &[u8]) -> Result<Option<Fetch>, SnapshotEnded> {
+    fn fetch(&self, engine: &Engine, key: &[u8]) -> Result<Option<Fetch>, AreaError> {
         match self.at {
-            None => Ok(engine.get(self.structure, key)),
-            Some(id) => engine.snapshot_get(id, self.structure, key),
+            None => found(engine, self.structure, engine.get(self.structure, key)),
+            Some(id) => Ok(engine.snapshot_get(id, self.structure, key)?),
         }
     }
 
-    /// Does `f` with a function that looks a key up. It has found nothing if the snapshot has ended meanwhile, which is the error then.
-    fn look_up<R>(
-        &self,
-        f: impl FnOnce(&dyn Fn(&Engine, &[u8]) -> Option<Fetch>) -> Result<R, AreaError>,
-    ) -> Result<R, AreaError> {
-        let ended = Cell::new(None);
-        let found = f(&|engine, key| {
-            let fetched = self.fetch(engine, key).map_err(|error| ended.set(Some(error)));
-            fetched.ok().flatten()
-        })?;
-        ended.get().map_or(Ok(found), |error| Err(error.into()))
+    /// Refuses a structure that was dropped, unless a snapshot has it.
+    fn check(&self, engine: &Engine) -> Result<(), AreaError> {
+        match self.at {
+            None => found(engine, self.structure, None::<()>).map(drop),
+            Some(_) => Ok(()),
+        }
     }
 
     /// The value of a key.
     pub(crate) fn value(&self, key: &[u8]) -> Result<Option<Value>, AreaError> {
         let reading = self.area.reading()?;
-        self.look_up(|find| reading.value(|engine| find(engine, key)))
+        reading.value(|engine| self.fetch(engine, key))
     }
 
     /// The values of some keys, in their order.
     pub(crate) fn values(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, AreaError> {
         let reading = self.area.reading()?;
-        let values =
-            self.look_up(|find| reading.values(keys.len(), |engine, nth| find(engine, keys[nth])))?;
+        let values = reading.values(keys.len(), |engine, nth| self.fetch(engine, keys[nth]))?;
         Ok(values
             .into_iter()
             .map(|value| value.map(Value::into_vec))
@@ -70,6 +61,7 @@ impl<'a> View<'a> {
     pub(crate) fn keys(&self) -> Result<Vec<Box<[u8]>>, AreaError> {
         let mut reading = self.area.reading()?.ahead();
         let guard = reading.shared().lock();
+        self.check(&guard.engine)?;
         let part = match self.at {
             None => guard.engine.keys(self.structure),
             Some(id) => guard.engine.snapshot_keys(id, self.structure)?,
@@ -163,11 +155,9 @@ impl<'a> View<'a> {
             return Vec::new();
         }
         let mut firsts: Vec<Option<&Fetch>> = all.iter().map(|(_, fetch)| Some(*fetch)).collect();
-        let values = self.look_up(|find| {
-            reading.values(all.len(), |engine, nth| match firsts[nth].take() {
-                Some(fetch) => Some(fetch.clone()),
-                None => find(engine, all[nth].0),
-            })
+        let values = reading.values(all.len(), |engine, nth| match firsts[nth].take() {
+            Some(fetch) => Ok(Some(fetch.clone())),
+            None => self.fetch(engine, all[nth].0),
         });
         match values {
             Ok(values) => {
@@ -192,6 +182,7 @@ impl<'a> View<'a> {
         tables: Option<Scan>,
     ) -> Result<RangePart, AreaError> {
         let mut guard = reading.shared.lock();
+        self.check(&guard.engine)?;
         let Some(id) = self.at else {
             let part = guard.engine.range(way, self.structure, bounds, wanted, tables);
             reading.shared.scanned(&mut guard);

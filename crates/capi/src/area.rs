@@ -338,12 +338,16 @@ where
 }
 
 /// Stores how many entries there are.
-pub fn store_length<T>(structure: Handle, entries: *mut u64, length: impl FnOnce(&T) -> u64) -> c_int
+pub fn store_length<T>(
+    structure: Handle,
+    entries: *mut u64,
+    length: impl FnOnce(&T) -> std::result::Result<u64, AreaError>,
+) -> c_int
 where
     Structure<T>: Target,
 {
     call(|| {
-        *place(entries)? = length(&look_up::<Structure<T>>(structure)?.it);
+        *place(entries)? = length(&look_up::<Structure<T>>(structure)?.it)?;
         Ok(OK)
     })
 }

@@ -76,7 +76,7 @@ pub unsafe extern "C" fn swy_log_trim(log: Handle, floor: u64) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_log_positions(log: Handle, first: *mut u64, next: *mut u64) -> c_int {
     call(|| {
-        let range = look_up::<OpenLog>(log)?.it.positions();
+        let range = look_up::<OpenLog>(log)?.it.positions()?;
         store(first, range.start);
         store(next, range.end);
         Ok(OK)

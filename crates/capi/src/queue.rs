@@ -122,7 +122,7 @@ pub unsafe extern "C" fn swy_queue_read(queue: Handle, position: u64, value: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn swy_queue_positions(queue: Handle, first: *mut u64, next: *mut u64) -> c_int {
     call(|| {
-        let range = look_up::<OpenQueue>(queue)?.it.positions();
+        let range = look_up::<OpenQueue>(queue)?.it.positions()?;
         store(first, range.start);
         store(next, range.end);
         Ok(OK)

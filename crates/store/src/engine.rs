@@ -415,6 +415,11 @@ impl Engine {
         ranges.map(range).collect()
     }
 
+    /// True until the structure is dropped.
+    pub fn has(&self, structure: StructureId) -> bool {
+        self.log.structures.contains_key(&structure)
+    }
+
     /// The value of a key of a map or tree. [`Fetch::Search`] if tables may have it.
     pub fn get(&self, map: StructureId, key: &[u8]) -> Option<Fetch> {
         let structure = self.log.structures.get(&map)?;

@@ -85,7 +85,7 @@ pub enum SubmitError {
     #[error("the key is too long")]
     KeyTooLong,
     /// No such structure, or it is of another kind.
-    #[error("no structure of this kind has this number")]
+    #[error("the structure was dropped, or is of another kind")]
     NoStructure,
     /// Each snapshot costs something with each change.
     #[error("an area has 64 snapshots at most: end one first")]

@@ -96,7 +96,7 @@ impl Copies<'_> {
                 targets.insert(subject.id, target);
             }
         }
-        replay(writes.positions(), |it| writes.read(it), &mut targets, || Ok(()))?;
+        replay(writes.positions()?, |it| writes.read(it), &mut targets, || Ok(()))?;
         Ok(copies)
     }
 

@@ -117,7 +117,7 @@ impl Journal {
             directories: Mutex::new(BTreeSet::new()),
             until_ns: AtomicU64::new(0),
             state: Mutex::new(State {
-                files: Files::new(limits, FileId(writes.positions().end + 1)),
+                files: Files::new(limits, FileId(writes.positions()?.end + 1)),
                 opened: BTreeMap::new(),
                 directories: BTreeMap::new(),
                 plain: BTreeMap::new(),

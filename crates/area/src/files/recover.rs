@@ -283,7 +283,7 @@ fn away(description: &Description) -> FilesError {
 fn refuse(subjects: &[Subject], writes: &Log) -> Result<(), FilesError> {
     let read = |position| Ok::<_, FilesError>(writes.read(position)?);
     let least = if subjects.iter().any(|it| it.fate == Fate::Replay) {
-        files::least_sizes(writes.positions(), read)?
+        files::least_sizes(writes.positions()?, read)?
     } else {
         BTreeMap::new()
     };
@@ -392,13 +392,13 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
         }
     }
     let read = |position| writes.read(position);
-    recovered.bytes = replay(writes.positions(), read, &mut targets, || lease.hold(area))?;
+    recovered.bytes = replay(writes.positions()?, read, &mut targets, || lease.hold(area))?;
     let mut keys: Vec<_> = all.iter().map(|it| it.id.key()).collect();
     keys.push(Claim::PLACE.key());
     let mut ops: Vec<_> = keys.iter().map(|key| Op::Remove { map, key }).collect();
     ops.push(Op::Trim {
         log: writes.id(),
-        floor: writes.positions().end,
+        floor: writes.positions()?.end,
     });
     for ops in ops.chunks(OPS_MAX) {
         area.enter(ops)?;

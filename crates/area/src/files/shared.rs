@@ -222,7 +222,7 @@ impl Shared {
         if state.has_failed {
             return Err(failed());
         }
-        let end = self.writes.positions().end;
+        let end = self.writes.positions().map_err(|_| failed())?.end;
         let round = self.begin_checkpoint(&mut state);
         let syncs: Vec<_> = round
             .files

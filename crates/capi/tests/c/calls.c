@@ -548,6 +548,15 @@ static void list(swy_area *area)
     OK(swy_area_drop(area, "many"));
     EXPECT(swy_area_drop(area, "many") == SWY_MISSING);
     EXPECT(swy_map_put(map, TEXT("k"), TEXT("v")) == SWY_MISSING);
+    /* Bug: a dropped structure read like an empty one. */
+    {
+        swy_bytes value;
+        swy_cursor *cursor;
+        uint64_t entries;
+        EXPECT(swy_map_get(map, TEXT("k"), &value) == SWY_MISSING && value.data == NULL);
+        EXPECT(swy_map_length(map, &entries) == SWY_MISSING);
+        EXPECT(swy_map_cursor_open(map, 0, &cursor) == SWY_MISSING);
+    }
     OK(swy_map_close(map));
     EXPECT(swy_map_open(area, "many", SWY_EXISTING, &map) == SWY_MISSING);
     {

@@ -245,6 +245,13 @@ with Area(path) as area:
     assert area.warning is None or len(area.warning) > 10
     area.drop("tree")
     raises(MissingError, tree.put, b"k", b"v")
+    # Bug: a dropped structure read like an empty one.
+    for read in (len, list, lambda it: it.get(b"k"), lambda it: it[b"k"], lambda it: it.get_many([b"k"]), lambda it: b"k" in it):
+        raises(MissingError, read, tree)
+    dropped = area.log("dropped")
+    area.drop("dropped")
+    for read in (len, list, lambda it: it.read(0), lambda it: it.positions()):
+        raises(MissingError, read, dropped)
     area.sync()
     before = area.grow()
     assert area.grow(before + (1 << 20)) > before
