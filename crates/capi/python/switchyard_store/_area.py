@@ -370,6 +370,12 @@ class Cursor(Handle):
                 yield entry
 
 
+def _through(area: Area, handle: int) -> Iterator[Tuple[bytes, bytes]]:
+    """The entries of a cursor, which ends with its area."""
+    cursor: Cursor = area._adopt(Cursor(handle))
+    return cursor.entries()
+
+
 class _Positions(Structure):
     """What logs and queues have in common."""
 
@@ -619,7 +625,7 @@ class Map(_Keyed):
         return self._value(key)
 
     def _entries(self, flags: int) -> Iterator[Tuple[bytes, bytes]]:
-        return Cursor(open_handle("map_cursor_open", self, flags)).entries()
+        return _through(self.area, open_handle("map_cursor_open", self, flags))
 
 
 class Tree(_Keyed):
@@ -658,7 +664,7 @@ class Tree(_Keyed):
         Entries that are put or removed meanwhile may come or not. With `keys_only` values are not read, and empty.
         """
         bounds = bounds_of(start, stop, after, through, range_flags(keys_only, reverse))
-        return Cursor(open_handle("tree_cursor_open", self, ctypes.byref(bounds))).entries()
+        return _through(self.area, open_handle("tree_cursor_open", self, ctypes.byref(bounds)))
 
     def __reversed__(self) -> Iterator[bytes]:
         """The keys; the last one comes first."""
@@ -717,7 +723,7 @@ class Snapshot(Child):
     def _entries(self, keyed: Union[Map, Tree], flags: int) -> Iterator[Tuple[bytes, bytes]]:
         if not isinstance(keyed, Map):
             return self.range(keyed, keys_only=bool(flags & KEYS_ONLY))
-        return Cursor(open_handle("snapshot_map_cursor_open", self, keyed, flags)).entries()
+        return _through(self.area, open_handle("snapshot_map_cursor_open", self, keyed, flags))
 
     def range(
         self,
@@ -733,7 +739,7 @@ class Snapshot(Child):
         """Entries of a tree, as `Tree.range`."""
         bounds = bounds_of(start, stop, after, through, range_flags(keys_only, reverse))
         handle = open_handle("snapshot_tree_cursor_open", self, _is(tree, Tree), ctypes.byref(bounds))
-        return Cursor(handle).entries()
+        return _through(self.area, handle)
 
     def positions(self, structure: Union[Log, Queue]) -> builtins.range:
         """From the first position of a log or queue that was there to the one that came next. Entries are not kept."""
