@@ -22,6 +22,11 @@ impl Area {
             let why = "an area in mapped memory grows when it is opened from its catalog";
             return Err(AreaError::Grow(io::Error::new(io::ErrorKind::Unsupported, why)));
         };
+        let bytes_max = layout.grown_bytes_max();
+        if bytes > bytes_max {
+            let why = format!("one made for its size has {bytes_max} bytes at most, not {bytes}");
+            return Err(AreaError::Grow(io::Error::new(io::ErrorKind::StorageFull, why)));
+        }
         let segment_bytes = u64::from(layout.segment_bytes);
         let first = layout.capacity_bytes() - u64::from(layout.segments) * segment_bytes;
         let wanted = Layout {

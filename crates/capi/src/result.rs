@@ -151,7 +151,7 @@ fn refusal(error: SubmitError) -> c_int {
         | SubmitError::TooManySnapshots => FULL,
         SubmitError::Damaged { .. } => DAMAGED,
         SubmitError::Latched => FAILED,
-        SubmitError::TooLong | SubmitError::KeyTooLong => TOO_LARGE,
+        SubmitError::TooLong { .. } | SubmitError::KeyTooLong => TOO_LARGE,
         SubmitError::NameTaken => KIND,
         SubmitError::NoStructure => MISSING,
         _ => INVALID,

@@ -38,7 +38,7 @@ impl Log {
             return Err(SubmitError::IndexFull);
         }
         if bytes > self.batch_bytes_max() {
-            return Err(SubmitError::TooLong);
+            return Err(self.too_long());
         }
         if adds.live > 0 {
             let gross = self.with(adds, true);
@@ -91,9 +91,14 @@ impl Log {
             entry_bytes(key.length(), value.len())
         };
         match ops.iter().map(bytes).sum() {
-            bytes if bytes > self.batch_bytes_max() => Err(SubmitError::TooLong),
+            bytes if bytes > self.batch_bytes_max() => Err(self.too_long()),
             bytes => Ok(bytes),
         }
+    }
+
+    fn too_long(&self) -> SubmitError {
+        let bytes_max = self.batch_bytes_max();
+        SubmitError::TooLong { bytes_max }
     }
 
     /// Growth by a batch, given what its values replace.

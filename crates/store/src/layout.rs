@@ -109,6 +109,11 @@ impl Layout {
         self.segment_offset(self.segments)
     }
 
+    /// Bytes of the largest area that this one can grow to.
+    pub fn grown_bytes_max(&self) -> u64 {
+        self.segment_offset(SEGMENTS_MAX)
+    }
+
     /// Where segment slot `slot` begins, in bytes of the area.
     pub fn segment_offset(&self, slot: u32) -> u64 {
         2 * SUPERBLOCK_BYTES + u64::from(slot) * u64::from(self.segment_bytes)

@@ -79,8 +79,11 @@ pub enum SubmitError {
     #[error("the index has reached its limit of memory")]
     IndexFull,
     /// A batch must fit one record.
-    #[error("the batch does not fit a record")]
-    TooLong,
+    #[error("a batch of this area has {bytes_max} bytes at most, with its keys")]
+    TooLong {
+        /// [`crate::Engine::batch_bytes_max`].
+        bytes_max: usize,
+    },
     /// A key is longer than [`KEY_BYTES_MAX`], or a name than [`NAME_BYTES_MAX`].
     #[error("the key is too long")]
     KeyTooLong,

@@ -55,7 +55,8 @@ with Area(path, create_bytes=16 << 20, writes_in_flight_max=2, index_bytes_max=6
     raises(MissingError, area.map, "nowhere", existing=True)
     raises(TooLargeError, area.map, "n" * 65)
     raises(TooLargeError, kept.put, b"k" * 65536, b"")
-    raises(TooLargeError, log.append, bytes(1 << 20))
+    error = raises(TooLargeError, log.append, bytes(1 << 20))
+    assert str(area.stats().batch_bytes_max) in str(error)
 
     # Another process would follow it just so.
     follower = Follower(path)
@@ -254,6 +255,7 @@ with Area(path) as area:
         raises(MissingError, read, dropped)
     area.sync()
     before = area.grow()
+    assert "at most" in str(raises(FullError, area.grow, 1 << 50))
     assert area.grow(before + (1 << 20)) > before
 
 # A snapshot that would keep too much ends, and the area goes on.
@@ -276,3 +278,16 @@ with Area(path + "-small", create_bytes=16 << 20, index_bytes_max=1 << 20) as ar
     with area.snapshot() as snapshot:
         assert snapshot.get(kept, b"1") == bytes(4000)
 assert version().count(".") == 2
+
+# Bug: an iterator read on after its area was closed, and kept the file from others.
+with Area(path + "-iterated", create_bytes=16 << 20) as area:
+    kept, tree = area.map("map"), area.tree("tree")
+    for i in range(40):
+        kept[b"%d" % i] = tree[b"%d" % i] = b"v"
+    snapshot = area.snapshot()
+    begun = [iter(kept), iter(tree), iter(kept.items()), tree.range(reverse=True), snapshot.range(tree), snapshot.items(kept)]
+    for it in begun:
+        next(it)
+for it in begun:
+    raises(ClosedError, next, it)
+Area(path + "-iterated").close()
