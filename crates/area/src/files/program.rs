@@ -9,7 +9,8 @@ use std::ptr;
 
 /// Runs the program to its end. From here on this process takes signals for the program: it passes on those that other processes
 /// send. Those of the terminal reach the program as one of the same process group. It stops when the program stops. If this
-/// process is killed, so is the program.
+/// process is killed, so is the program. The first process of a container, or a subreaper (prctl(2)), gets the orphans of its
+/// descendants, and takes their ends, too.
 ///
 /// # Errors
 /// If the program does not start.
@@ -36,6 +37,7 @@ pub fn run_to_end(command: &mut Command) -> io::Result<ExitStatus> {
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
     })?;
     let child = child.id() as libc::pid_t;
+    let gets_orphans = gets_orphans();
     loop {
         // SAFETY: zeros are a valid `siginfo_t`.
         let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
@@ -44,6 +46,9 @@ pub fn run_to_end(command: &mut Command) -> io::Result<ExitStatus> {
         if signal == libc::SIGCHLD {
             if let Some(status) = changed(child) {
                 return Ok(status);
+            }
+            if gets_orphans {
+                bury_orphans(child);
             }
         } else if signal > 0 && info.si_code <= 0 {
             // SAFETY: a child that was not waited for keeps its number.
@@ -99,6 +104,37 @@ fn changed(child: libc::pid_t) -> Option<ExitStatus> {
     }
 }
 
+/// True if the children of descendants that end become children of this process.
+fn gets_orphans() -> bool {
+    let mut is_subreaper: libc::c_int = 0;
+    // SAFETY: room for the answer; the other call takes nothing.
+    unsafe {
+        libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_subreaper);
+        is_subreaper != 0 || libc::getpid() == 1
+    }
+}
+
+/// Takes the ends of other children than the program, of which none was begun by this process. They would stay as zombies.
+fn bury_orphans(program: libc::pid_t) {
+    loop {
+        // SAFETY: zeros are a valid `siginfo_t`, and room for the answer. The child is only looked at.
+        let ended = unsafe {
+            let mut info: libc::siginfo_t = mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            match libc::waitid(libc::P_ALL, 0, &mut info, flags) {
+                0 => info.si_pid(),
+                _ => 0,
+            }
+        };
+        if ended == 0 || ended == program {
+            // The program's own end came after the look at it: its signal is pending.
+            return;
+        }
+        // SAFETY: it has ended, and nobody else waits for it.
+        unsafe { libc::waitpid(ended, ptr::null_mut(), libc::WNOHANG) };
+    }
+}
+
 /// Ends this process as the program has ended.
 pub fn end_as(status: ExitStatus) -> ! {
     if let Some(signal) = status.signal() {
@@ -113,7 +149,9 @@ pub fn end_as(status: ExitStatus) -> ! {
             libc::raise(signal);
         }
     }
-    std::process::exit(status.code().unwrap_or(1))
+    // The first process of a container cannot be killed by itself: shells tell of a signal so.
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    std::process::exit(code.unwrap_or(1))
 }
 
 #[cfg(test)]
