@@ -47,6 +47,9 @@ need() {
     done
 }
 
+# `switchyard run` refuses areas in memory.
+need_disk() { [[ $(stat -f -c %T "$work") != @(tmpfs|ramfs) ]] || skip "$work is in memory: set TMPDIR to a directory on a disk"; }
+
 [[ -x $SWITCHYARD ]] || skip "$SWITCHYARD is not built: cargo build --release -p switchyard"
 
 # Ports of this test: a block of 64 chosen by its process id and its place beside others, below the ephemeral range.

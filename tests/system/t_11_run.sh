@@ -4,6 +4,7 @@
 # RUN_KILLS and RUN_CUTS say how often (50 kills: RUN_KILLS=50 tests/system/t_11_run.sh).
 source "$(dirname "$0")/lib.sh"
 need redis-server redis-check-aof python3 sqlite3 mkfs.ext4
+need_disk
 kills=${RUN_KILLS:-3} cuts=${RUN_CUTS:-3}
 # LevelDB's module is Debian's (python3-plyvel), for Debian's Python.
 python=/usr/bin/python3
@@ -94,7 +95,56 @@ for _ in range(200):
     (( rounds == 200 && good >= 180 )) || fail "200 syncs: $rounds rounds, of which $good are as they should be"
 fi
 
+echo "· what would lose data, or end the program, is refused by name"
+# bug: an area in memory took syncs without a word, and a power cut took them.
+if [[ -d /dev/shm && $(stat -f -c %T /dev/shm) == tmpfs ]]; then
+    memory=$(mktemp -d /dev/shm/switchyard-test.XXXXXX)
+    at_end "rm -rf '$memory'"
+    expect_code 2 "$SWITCHYARD" run --area "$memory/area" -- true
+    expect_text "is in memory"
+    [[ ! -e $memory/area ]] || fail "an area was made in memory"
+fi
+# bug: a small file of somebody's grew to the size of an area, and was refused then.
+echo "port = 80" >"$work/app.conf"
+expect_code 1 "$SWITCHYARD" run --area "$work/app.conf" --size 64MiB -- true
+expect_text "no storage area"
+[[ $(cat "$work/app.conf") == "port = 80" ]] || fail "somebody's file was changed"
+expect_code 2 "$SWITCHYARD" run --area "$work/none.area" --size 0 -- true
+expect_code 1 "$SWITCHYARD" run --area "$work/none.area" --size 1KiB -- true
+expect_text "8 MiB are the least"
+expect_code 2 bash -c 'ulimit -f 100; exec "$@"' bash "$SWITCHYARD" run --area "$work/none.area" --size 64MiB -- true
+expect_text "ulimit -f"
+[[ ! -e $work/none.area ]] || fail "a file stayed of an area that was refused"
+expect_code 0 "$SWITCHYARD" run --area "$work/end.area" --size 64MiB -- true
+expect_code 2 bash -c 'ulimit -f 100; exec "$@"' bash "$SWITCHYARD" run --area "$work/end.area" -- true
+expect_code 0 "$SWITCHYARD" run --area "$work/end.area" --size 128MiB -- true
+expect_text "store grow"
+# bug: an area without its superblocks had "0 files that were complete".
+cp --sparse=always "$work/end.area" "$work/zeroed.area"
+dd if=/dev/zero of="$work/zeroed.area" bs=8192 count=1 conv=notrunc status=none
+expect_code 1 "$SWITCHYARD" export "$work/zeroed.area"
+expect_code 1 "$SWITCHYARD" run --area "$work/zeroed.area" -- true
+# One segment of the log is no more what was written.
+cp --sparse=always "$work/end.area" "$work/damaged.area"
+printf 'x' | dd of="$work/damaged.area" bs=1 seek=$(( 8192 + 100 )) conv=notrunc status=none
+expect_code 1 "$SWITCHYARD" export "$work/damaged.area"
+expect_text "store repair $work/damaged.area"
+
 echo "· run ends as its program does, and passes signals on"
+expect_code 127 "$SWITCHYARD" run --area "$work/end.area" -- "$work/nowhere"
+expect_code 126 "$SWITCHYARD" run --area "$work/end.area" -- "$work/app.conf"
+# bug: as the first process of a container `run` left its program's orphans as zombies. A subreaper gets orphans, too.
+expect_code 0 python3 -c '
+import ctypes, os, sys
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])' "$SWITCHYARD" run --quiet --area "$work/end.area" -- sh -c '
+for orphan in 1 2 3; do (sleep 0.05 &); done
+for look in $(seq 200); do
+    sleep 0.05
+    [ "$(ps -o stat= --ppid $PPID | wc -l)" -gt 1 ] || exit 0
+done
+ps -o pid,stat,cmd --ppid $PPID
+exit 1'
 expect_code 7 "$SWITCHYARD" run --area "$work/end.area" --size 64MiB -- sh -c 'exit 7'
 for signal in TERM KILL; do
     "$SWITCHYARD" run --area "$work/end.area" --size 64MiB -- sleep 60 &
@@ -191,7 +241,9 @@ expect_code 1 "$SWITCHYARD" run --area "$work/stale.area" -- true
 expect_text "journal was changed after"
 expect_code 0 "$SWITCHYARD" export "$work/stale.area" "$work/stale"
 [[ $(cat "$work/stale$files/journal") == old ]] || fail "export: the area had something else"
-expect_code 0 "$SWITCHYARD" export "$work/stale.area" --forget "$files/journal"
+# The area has names without links.
+ln -s "$files" "$work/link"
+expect_code 0 "$SWITCHYARD" export "$work/stale.area" --forget "$work/link/journal"
 expect_code 1 "$SWITCHYARD" run --area "$work/stale.area" -- true
 expect_text "gone is missing"
 expect_code 0 "$SWITCHYARD" export "$work/stale.area" --forget "$files/gone"

@@ -3,6 +3,7 @@
 # CASES says which (one of them: CASES=many_open tests/system/t_20_run_effects.sh).
 source "$(dirname "$0")/lib.sh"
 need python3 cc
+need_disk
 (( EUID == 0 )) || skip "other users and roots need root"
 
 # Other users reach the files, and not the area.

@@ -55,7 +55,7 @@ pub use cache::CacheStats;
 pub use error::AreaError;
 pub use expect::Versioned;
 pub use follow::{FollowOptions, FollowedFile, Follower};
-pub use os::MediaOpenError;
+pub use os::{MediaOpenError, is_volatile};
 pub use read::Value;
 pub use snapshot::Snapshot;
 pub use store::{

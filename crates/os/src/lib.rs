@@ -9,5 +9,7 @@ pub mod sync;
 
 pub use clock::now;
 pub use entropy::seed;
-pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, reserve, reserve_beyond};
+pub use media::{
+    MediaFile, MediaOpenError, MediaWarning, after_last_write, is_volatile, reserve, reserve_beyond,
+};
 pub use ring::Ring;

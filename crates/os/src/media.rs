@@ -762,6 +762,22 @@ fn parent_of(path: &Path) -> &Path {
     }
 }
 
+/// True if the file at `path` is in memory, or would be if it were made there: a power cut takes it. False for block devices, whose
+/// names are in memory, and if nobody can tell.
+pub fn is_volatile(path: &Path) -> bool {
+    let look = |path: &Path| {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH)
+            .open(path)
+    };
+    let found = look(path).or_else(|_| look(parent_of(path)));
+    found.is_ok_and(|file| {
+        let is_device = file.metadata().is_ok_and(|it| it.file_type().is_block_device());
+        !is_device && is_in_memory(&file)
+    })
+}
+
 /// True for tmpfs and ramfs.
 fn is_in_memory(file: &File) -> bool {
     const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
@@ -1021,6 +1037,9 @@ mod tests {
         let medium = MediaFile::open(&path_in(&directory), 1 << 20, true).expect("a new file");
         if is_in_memory(&File::open(path_in(&directory)).expect("it exists")) {
             assert_eq!(medium.warning(), Some(MediaWarning::Volatile));
+            assert!(is_volatile(&path_in(&directory)));
+            assert!(is_volatile(&directory.path().join("missing")));
         }
+        assert!(!is_volatile(Path::new("/proc/self/exe")));
     }
 }

@@ -1,6 +1,8 @@
 //! Exit codes tell scripts what failed. One sentence on standard error tells people.
 
+use std::ffi::OsString;
 use std::fmt::Display;
+use std::io;
 use std::ops::RangeInclusive;
 use thiserror::Error;
 
@@ -12,6 +14,11 @@ pub const USAGE: u8 = 2;
 pub const NO_RACK: u8 = 3;
 /// A directory, medium or address is in use by somebody else.
 pub const IN_USE: u8 = 4;
+
+/// The program of `run` cannot be executed, as shells say it.
+const NOT_EXECUTABLE: u8 = 126;
+/// There is no such program.
+const NO_PROGRAM: u8 = 127;
 
 /// A failure with an exit code of its own; all others end with [`FAILED`].
 #[derive(Debug, Error)]
@@ -31,6 +38,14 @@ pub enum Failure {
     /// Somebody else has it.
     #[error("{0}")]
     InUse(String),
+    /// The program of `run` does not start.
+    #[error("{} does not start: {source}", .program.to_string_lossy())]
+    NotStarted {
+        /// Its name.
+        program: OsString,
+        /// Why.
+        source: io::Error,
+    },
     /// A check found problems, which are already printed.
     #[error("{0} problems found")]
     Problems(usize),
@@ -43,6 +58,10 @@ impl Failure {
             Self::Usage(_) | Self::Uncheckable(_) => USAGE,
             Self::NoRack(_) | Self::NoAreas(_) => NO_RACK,
             Self::InUse(_) => IN_USE,
+            Self::NotStarted { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => NO_PROGRAM,
+                _ => NOT_EXECUTABLE,
+            },
             Self::Problems(_) => FAILED,
         }
     }

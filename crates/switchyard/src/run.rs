@@ -4,17 +4,19 @@
 use crate::failure::{Failure, IN_USE, code_of, told};
 use crate::followed::obstacle;
 use crate::size::Size;
-use anyhow::{Context, bail, ensure};
-use area::AreaError;
+use anyhow::{Context, anyhow, bail, ensure};
 use area::files::{
     DEFAULT_PATTERNS, FilesError, Recovered, end_as, export as export_copies, forget, restore, run_to_end,
     serve,
 };
 use area::runs::stand;
 use area::table::Table;
+use area::{AreaError, OpenError, is_volatile};
+use base::limits::PAGE_BYTES;
 use clap::Args;
 use runtime::MediaOpenError;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,9 @@ use std::process::Command;
 
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libswitchyard_preload.so";
+
+/// Size of a new area, unless it is chosen.
+const AREA_SIZE: Size = Size(1 << 30);
 
 /// `switchyard run`.
 #[derive(Args)]
@@ -36,9 +41,9 @@ pub struct RunArgs {
     /// File or block device of the area; a missing file is created
     #[arg(long, value_name = "FILE", default_value = "switchyard.area")]
     pub area: PathBuf,
-    /// Size of a new area
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    pub size: Size,
+    /// Size of a new area [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
     /// Files to follow: a glob for names, or for paths if it has a slash; repeat it for several
     /// [default: *.incr.aof, appendonly.aof, *-wal, and six digits with .log]
     #[arg(long = "match", value_name = "PATTERN")]
@@ -73,8 +78,70 @@ pub struct ExportArgs {
     pub forget: Vec<PathBuf>,
 }
 
+/// Refuses an area that would lose what was synced, or end the program, before anything is made or opened.
+fn check(area: &Path, args: &RunArgs, size: Size) -> anyhow::Result<()> {
+    ensure!(
+        size.0 > 0,
+        Failure::Usage("--size: an area of 0 bytes has no room".into())
+    );
+    ensure!(
+        !is_volatile(area),
+        Failure::Usage(format!(
+            "{} is in memory, and a power cut would take what the program has synced: put --area on a disk, or use --nvm if nothing \
+             has to survive the program",
+            area.display()
+        ))
+    );
+    let found = area.metadata().ok();
+    if found.as_ref().is_some_and(|it| !it.is_file()) {
+        // A block device has its size, and no limit.
+        return Ok(());
+    }
+    let has = found.map_or(0, |it| it.len());
+    let (bytes, remedy) = match has {
+        0 => (size.0, "raise the limit, or give a smaller --size"),
+        _ => (has, "raise the limit"),
+    };
+    if let Some(limit) = getrlimit(Resource::Fsize).current.filter(|&limit| limit < bytes) {
+        bail!(Failure::Usage(format!(
+            "files have {} at most here (`ulimit -f`), and the area {} has {}: {remedy}",
+            Size(limit),
+            area.display(),
+            Size(bytes)
+        )));
+    }
+    // A file has whole pages.
+    let is_other = |asked: Size| asked.0.abs_diff(has) >= PAGE_BYTES as u64;
+    if has > 0 && args.size.is_some_and(is_other) && !args.quiet {
+        eprintln!(
+            "switchyard: {0} has {1}, and keeps its size: --size is for a new area, and `switchyard store grow {0}` makes one larger",
+            area.display(),
+            Size(has)
+        );
+    }
+    Ok(())
+}
+
+fn is_damage(error: &AreaError) -> bool {
+    match error {
+        AreaError::Damaged { .. } => true,
+        AreaError::Open(error) => !matches!(
+            error,
+            OpenError::NotAnArea
+                | OpenError::OtherVersion(_)
+                | OpenError::TooSmall { .. }
+                | OpenError::Medium(_)
+        ),
+        _ => false,
+    }
+}
+
 fn judged(area: &Path, error: FilesError) -> anyhow::Error {
     match error {
+        FilesError::Area(error) if is_damage(&error) => anyhow!(
+            "{0}: {error}: `switchyard store repair {0}` says what can be kept",
+            area.display()
+        ),
         FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => Failure::InUse(format!(
             "the area {} is in use by a running program: wait for its end (`switchyard export AREA DIR` makes copies of its files now)",
             path.display()
@@ -122,11 +189,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             "--match takes a file name with *, ? and [...]".into()
         ));
     }
+    let size = args.size.unwrap_or(AREA_SIZE);
     let area = if args.nvm {
         PathBuf::from("nvm")
     } else {
         let area = std::path::absolute(&args.area).context("--area")?;
-        tell(&restore(&area, args.size.0).map_err(|error| judged(&area, error))?);
+        check(&area, args, size)?;
+        tell(&restore(&area, size.0).map_err(|error| judged(&area, error))?);
         area
     };
     let mut preload = OsString::from(library);
@@ -139,7 +208,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         .args(&args.program[1..])
         .env("LD_PRELOAD", preload)
         .env("SWITCHYARD_AREA", &area)
-        .env("SWITCHYARD_AREA_BYTES", args.size.0.to_string())
+        .env("SWITCHYARD_AREA_BYTES", size.0.to_string())
         .env("SWITCHYARD_MATCH", &patterns);
     let obstacle = obstacle(&args.program[0]);
     if !args.quiet {
@@ -155,7 +224,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let broker = serve(area.clone(), table).context("the program would have nobody to ask for its area")?;
     command.env("SWITCHYARD_BROKER", broker.text());
     let status = run_to_end(&mut command);
-    let status = status.with_context(|| format!("{} does not start", args.program[0].to_string_lossy()))?;
+    let status = status.map_err(|source| Failure::NotStarted {
+        program: args.program[0].clone(),
+        source,
+    })?;
     if !args.nvm {
         settle(&area);
     }
@@ -200,11 +272,23 @@ fn settle(area: &Path) {
     }
 }
 
+/// The path without links, as far as it is there.
+fn resolved(file: &Path) -> PathBuf {
+    for above in file.ancestors() {
+        if let (Ok(found), Ok(rest)) = (above.canonicalize(), file.strip_prefix(above)) {
+            return found.components().chain(rest.components()).collect();
+        }
+    }
+    file.to_owned()
+}
+
 /// Copies, brings up to date, or forgets.
 pub fn export(args: &ExportArgs) -> anyhow::Result<()> {
     for file in &args.forget {
         let file = std::path::absolute(file).context("--forget")?;
-        let is_known = forget(&args.area, &file).map_err(|error| judged(&args.area, error))?;
+        let forget = |file| forget(&args.area, file).map_err(|error| judged(&args.area, error));
+        // The area has names without links; but what is a link now may have been a file.
+        let is_known = forget(&file)? || forget(&resolved(&file))?;
         ensure!(is_known, "the area has nothing of {}", file.display());
         println!("{} stays as it is", file.display());
     }
