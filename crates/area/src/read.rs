@@ -194,7 +194,7 @@ enum Place {
     Tables(Search),
 }
 
-/// What a lookup in a structure has found: nothing is an error if it was dropped.
+/// Passes on what a lookup in a structure has found. To find nothing is an error if the structure was dropped.
 ///
 /// # Errors
 /// [`SubmitError::NoStructure`].

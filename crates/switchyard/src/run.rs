@@ -272,7 +272,7 @@ fn settle(area: &Path) {
     }
 }
 
-/// The path without links, as far as it is there.
+/// The path without links, as far as there are files and directories.
 fn resolved(file: &Path) -> PathBuf {
     for above in file.ancestors() {
         if let (Ok(found), Ok(rest)) = (above.canonicalize(), file.strip_prefix(above)) {
