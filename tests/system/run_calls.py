@@ -21,6 +21,8 @@ CASES = {}
 
 
 def case(expected):
+    """`expected`: what is in the file after the cut, or a function of its path that asserts it."""
+
     def keep(act):
         CASES[act.__name__] = (act, expected)
         return act
@@ -435,6 +437,69 @@ def close_each(first):
         libc.close(fd)
 
 
+def has_rights(path):
+    found = os.stat(path)
+    assert (found.st_mode & 0o7777, found.st_uid, found.st_gid, found.st_size) == (0o600, 1234, 1234, 15), found
+
+
+@case(has_rights)
+def changed_rights(path):
+    # bug: recovery made the file with the mode and owner that it had when it was opened: a private key was everybody's.
+    file = opened(path)
+    synced(file, b"01234")
+    os.fchmod(file, 0o600)
+    synced(file, b"56789")
+    os.fchown(file, 1234, 1234)
+    synced(file, b"abcde")
+
+
+def is_old(path):
+    assert os.stat(path).st_mtime == 10**9, os.stat(path)
+
+
+def has_attribute(path):
+    assert os.getxattr(path, "user.it") == b"kept"
+
+
+def changed_before_sync(change):
+    """Something that the log has nothing of: the file system makes the next sync."""
+
+    def act(path):
+        file = opened(path)
+        synced(file, b"01234")
+        os.write(file, b"56789")
+        change(file, path)
+        os.fsync(file)
+
+    return act
+
+
+# bug: times and attributes that were set before a sync were lost.
+for name, change, check in [
+    ("changed_times", lambda file, path: os.utime(file, (10**9, 10**9)), is_old),
+    ("changed_times_by_path", lambda file, path: os.utime(path, (10**9, 10**9)), is_old),
+    ("changed_attribute", lambda file, path: os.setxattr(path, "user.it", b"kept"), has_attribute),
+]:
+    CASES[name] = (changed_before_sync(change), check)
+
+
+@case(b"ABCD456789")
+def namespaces(path):
+    # bug: two processes, each number 1 of a namespace of its own, took each other for themselves: what the second one had synced was lost.
+    code = """if True:
+        import os, sys, time
+        file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+        os.write(file, sys.argv[2].encode())
+        os.fsync(file)
+        print("synced", flush=True)
+        time.sleep(1000)"""
+    command = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c", code, path]
+    for data in "0123456789", "ABCD":
+        ends = lambda: libc.prctl(1, signal.SIGKILL)
+        program = subprocess.Popen([*command, data], stdout=subprocess.PIPE, preexec_fn=ends)
+        assert program.stdout.readline() == b"synced\n"
+
+
 for name, close in {
     "closed_each": close_each,
     "closed_range": lambda first: libc.close_range(first, 0xFFFFFFFF, 0),
@@ -454,6 +519,9 @@ def main():
     if sys.argv[1] == "check":
         if os.path.isdir(path):
             path += "/" + name
+        if callable(expected):
+            expected(path)
+            return
         with open(path, "rb") as file:
             found = file.read()
         if found != expected:

@@ -259,6 +259,19 @@ def signals_of_a_process(directory):
     print(signal.sigtimedwait([signal.SIGUSR1], 2) is not None)
 
 
+@case
+def settings_of_a_process(directory):
+    # bug: with patterns that match everything, files of /proc could not be written. fix: only what outlasts the machine is followed.
+    os.symlink("/proc/self/coredump_filter", directory + "/f-link")
+    with open("/proc/self/coredump_filter") as file:
+        before = int(file.read(), 16)
+    file = os.open(directory + "/f-link", os.O_WRONLY | os.O_TRUNC)
+    print(os.write(file, b"%d" % (before ^ 1)))
+    os.close(file)
+    with open("/proc/self/coredump_filter") as file:
+        print(int(file.read(), 16) == before ^ 1)
+
+
 def main():
     if sys.argv[1] == "names":
         print(*CASES)

@@ -7,7 +7,7 @@
 use crate::renewed::Renewed;
 use crate::sync::{AtomicU32, AtomicU64, MutexGuard, Once, Ordering};
 use os::Ring;
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -174,6 +174,12 @@ pub fn proc() -> Option<BorrowedFd<'static>> {
     let fd = PROC.load(Ordering::Acquire);
     // SAFETY: it is never closed.
     (fd != NO_PROC).then(|| unsafe { BorrowedFd::borrow_raw(fd as RawFd) })
+}
+
+/// The number of this process's namespace of processes (pid_namespaces(7)); 0 if nobody tells it.
+pub fn namespace() -> u64 {
+    let found = proc().and_then(|proc| statat(proc, "self/ns/pid", AtFlags::empty()).ok());
+    found.map_or(0, |it| it.st_ino)
 }
 
 /// The text of a file in `/proc`.

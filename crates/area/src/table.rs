@@ -112,6 +112,8 @@ pub struct Table {
     slot: AtomicU64,
     /// A bit for each slot of another run that was there since this one began. Bits stay: a slot may be another run's now.
     others: AtomicU64,
+    /// The run's namespace of processes, whose numbers are those of owners; 0: not known.
+    namespace: AtomicU64,
     places: [Place; PLACES],
 }
 
@@ -175,6 +177,17 @@ impl Table {
         }
         // SAFETY: so large, aligned to a page, and never unmapped; any bytes are a `Table`.
         Ok(unsafe { &*memory.cast::<Self>() })
+    }
+
+    /// Numbers of processes are those of this process's namespace.
+    pub fn begin(&self) {
+        self.namespace.store(own::namespace(), Ordering::Relaxed);
+    }
+
+    /// True if numbers of this namespace of processes say nothing here: a process there can own nothing.
+    pub fn is_strange(&self, namespace: u64) -> bool {
+        let own = self.namespace.load(Ordering::Relaxed);
+        own != 0 && namespace != 0 && namespace != own
     }
 
     /// This process owns the area from now on; false if another one does that lives.
@@ -339,8 +352,8 @@ impl Table {
     }
 
     /// A process that is not the owner changes a file from now on: waits until nobody follows it. `keeps` the owner from following it
-    /// later.
-    pub fn ask(&self, pid: u32, key: FileKey, keeps: bool) -> Answer {
+    /// later. `lives` tells whether an owner does.
+    pub fn ask(&self, pid: u32, key: FileKey, keeps: bool, lives: impl Fn(u32) -> bool) -> Answer {
         let began = now();
         loop {
             let Some(place) = self.find(key) else {
@@ -354,7 +367,7 @@ impl Table {
             };
             let (state, owner) = (place.state.load(), place.owner.load());
             match state {
-                FOLLOWED | ASKED | RELEASED if !is_alive(owner) => return Answer::Dead(owner),
+                FOLLOWED | ASKED | RELEASED if !lives(owner) => return Answer::Dead(owner),
                 FOLLOWED | RELEASED if place.state.replace(state, ASKED) => self.questions.change(),
                 ASKED if now().since(began) > ANSWER_MAX => return Answer::Stuck,
                 ASKED => place.state.wait(ASKED, LOOK_EVERY_NS),
@@ -424,15 +437,15 @@ mod tests {
         // Nobody has this number.
         let dead = u32::MAX / 2;
         assert_eq!(
-            table.ask(own + 1, FileKey { device: 9, ..KEY }, true),
+            table.ask(own + 1, FileKey { device: 9, ..KEY }, true, is_alive),
             Answer::Free
         );
         assert!(!table.follow(own, FileKey { device: 9, ..KEY }, 8, |_| true));
         table.bury(own);
         assert!(table.follow(dead, KEY, 7, |_| true));
-        assert_eq!(table.ask(own, KEY, false), Answer::Dead(dead));
+        assert_eq!(table.ask(own, KEY, false, is_alive), Answer::Dead(dead));
         table.bury(dead);
-        assert_eq!(table.ask(own, KEY, false), Answer::Free);
+        assert_eq!(table.ask(own, KEY, false, is_alive), Answer::Free);
         table.disown(own);
         assert_eq!(table.owner(), 0);
     }
@@ -443,7 +456,7 @@ mod tests {
         let own = std::process::id();
         assert!(table.follow(own, KEY, 7, |_| true));
         std::thread::scope(|scope| {
-            let ask = scope.spawn(|| table.ask(own + 1, KEY, false));
+            let ask = scope.spawn(|| table.ask(own + 1, KEY, false, is_alive));
             std::thread::Builder::new()
                 .spawn(move || {
                     table.answer(own, |file| {
@@ -476,7 +489,7 @@ mod tests {
             })
         };
         std::thread::Builder::new().spawn(answer).expect("a thread");
-        assert_eq!(table.ask(own + 1, KEY, false), Answer::Free);
+        assert_eq!(table.ask(own + 1, KEY, false, is_alive), Answer::Free);
         assert!(!table.follows(own, KEY, 9), "it is the others'");
     }
 
@@ -498,6 +511,17 @@ mod tests {
         assert!(!table.follow(own, KEY, 7, |_| true) && table.follow(own, other, 8, |_| true));
         table.leave(own, other);
         assert_eq!(table.release(other, limit), Release::Foreign);
+    }
+
+    /// bug: two processes that each were process 1 of a namespace of their own took each other for themselves, and one lost the other's
+    /// files. fix: only processes of the run's namespace own anything.
+    #[test]
+    fn numbers_of_another_namespace_say_nothing() {
+        let table = Table::map(None).expect("memory");
+        assert!(!table.is_strange(own::namespace()) && !table.is_strange(7));
+        table.begin();
+        assert!(!table.is_strange(own::namespace()) && !table.is_strange(0));
+        assert!(table.is_strange(7));
     }
 
     #[test]

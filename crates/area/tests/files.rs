@@ -621,6 +621,34 @@ fn copies_stay_below_their_directory() {
     }
 }
 
+/// Bug: `export AREA /` removed the files themselves, before it read them. Fix: it refuses names that are an original's.
+#[test]
+fn copies_do_not_replace_the_files_themselves() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, image, path, root] = ["area", "image", "a-wal", "root"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("a new area");
+    fs::write(&path, b"long before").expect("a file");
+    let file = File::options().write(true).open(&path).expect("a file");
+    let id = journal.open_file(file.as_raw_fd(), false);
+    let id = id.expect("open").expect("regular");
+    journal.sync(id).expect("durable");
+    write(&journal, &file, id, b"news;");
+    journal.sync(id).expect("durable");
+    lose_the_cache(&area, &image);
+    std::os::unix::fs::symlink("/", &root).expect("a link");
+    // While the program runs, and after a crash.
+    for from in [&area, &image] {
+        for to in [Path::new("/"), &root] {
+            let refused = export(from, to).expect_err("the file would be lost");
+            assert!(matches!(refused, FilesError::Original(..)), "{refused}");
+            assert_eq!(fs::read(&path).expect("it is there"), b"news;before");
+        }
+    }
+    let copies = export(&image, &directory.join("copies")).expect("room");
+    assert_eq!(fs::read(&copies[0]).expect("it is there"), b"news;before");
+}
+
 /// Bug: an area whose file system was not mounted made a fresh file below the empty mount point, and was emptied. Cause: nothing told a
 /// directory that a crash has taken from one that is not mounted. Fix: the area knows the mount, and refuses all if it is away.
 #[test]

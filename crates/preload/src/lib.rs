@@ -6,6 +6,7 @@
 //! | `open` | open, creat, fopen, and their variants |
 //! | `write` | write, pwrite, writev, pwritev, truncation, allocation, mapping |
 //! | `sync` | fsync, fdatasync, sync_file_range, sync, syncfs |
+//! | `attributes` | times and extended attributes |
 //! | `names` | rename, link, unlink, remove, chroot |
 //! | `descriptors` | close, dup, fcntl |
 //! | `exec` | execve and its variants: the area has nothing of any file before |
@@ -29,6 +30,7 @@
 // The edge: nothing of the pure crates is here.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
+mod attributes;
 mod descriptors;
 mod exec;
 mod forks;

@@ -2,7 +2,7 @@
 
 use crate::{APPENDS, SYNCS, Settings, inside, is_passive, journal, names, place, present, real, rings};
 use crate::{set_errno, settings, tree, unfollow};
-use area::files::{FileId, Journal, matches};
+use area::files::{FileId, Journal, is_kept, matches};
 use area::own::{descriptors, is_own};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::{CStr, OsStr};
@@ -37,10 +37,13 @@ pub(crate) fn matched(path: *const c_char) -> Option<&'static Settings> {
     inside(is_chosen).then_some(settings)
 }
 
-/// Follows a descriptor that was opened for writing; false if it is no regular file.
+/// Follows a descriptor that was opened for writing; false if it is no regular file of a file system that keeps files.
 pub(crate) fn follow(journal: &'static Journal, fd: c_int, flags: c_int) -> Result<bool, c_int> {
     let code = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
     let is_truncated = flags & libc::O_TRUNC != 0;
+    if !is_kept(fd) {
+        return Ok(false);
+    }
     let Some(file) = inside(|| journal.open_file(fd, is_truncated)).map_err(code)? else {
         return Ok(false);
     };
@@ -149,10 +152,10 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     let result = follow(journal, fd, flags & !kept);
     // SAFETY: no memory is involved.
     let empty = || unsafe { libc::ftruncate(fd, 0) } == 0;
-    if let Ok(true) = result
-        && (!empties || empty())
-    {
-        return fd;
+    match result {
+        Ok(true) if !empties || empty() => return fd,
+        Ok(false) if !empties => return fd,
+        _ => {}
     }
     unfollow(fd);
     // SAFETY: just opened, and not given out.

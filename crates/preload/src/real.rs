@@ -1,7 +1,7 @@
 //! The functions that ours stand in for: the next ones in the order in which libraries were loaded.
 
 use libc::{aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, sigevent};
-use libc::{mmsghdr, msghdr, size_t, ssize_t};
+use libc::{mmsghdr, msghdr, size_t, ssize_t, timespec, timeval, utimbuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -78,6 +78,19 @@ real! {
     linkat(from_directory: c_int, from: *const c_char, to_directory: c_int, to: *const c_char, flags: c_int) -> c_int;
     unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
     remove(path: *const c_char) -> c_int;
+    futimens(fd: c_int, times: *const timespec) -> c_int;
+    futimes(fd: c_int, times: *const timeval) -> c_int;
+    futimesat(directory: c_int, path: *const c_char, times: *const timeval) -> c_int;
+    utimensat(directory: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int;
+    utime(path: *const c_char, times: *const utimbuf) -> c_int;
+    utimes(path: *const c_char, times: *const timeval) -> c_int;
+    lutimes(path: *const c_char, times: *const timeval) -> c_int;
+    setxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int;
+    lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int;
+    fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int;
+    removexattr(path: *const c_char, name: *const c_char) -> c_int;
+    lremovexattr(path: *const c_char, name: *const c_char) -> c_int;
+    fremovexattr(fd: c_int, name: *const c_char) -> c_int;
     aio_write(request: *mut aiocb) -> c_int;
     aio_write64(request: *mut aiocb) -> c_int;
     aio_fsync(operation: c_int, request: *mut aiocb) -> c_int;

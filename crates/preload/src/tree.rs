@@ -8,7 +8,7 @@ use crate::tell::tell;
 use area::AreaError;
 use area::MediaOpenError;
 use area::files::{Broker, FileId, FilesError, Journal, Source, Wish, prepare, restore};
-use area::own::{descriptors, is_own, link};
+use area::own::{descriptors, is_own, link, namespace};
 use area::runs::{Had, OtherRun, others};
 use area::table::{Answer, FileKey, Table, is_alive};
 use libc::{c_char, c_int};
@@ -66,8 +66,39 @@ pub fn key_of(fd: c_int) -> Option<FileKey> {
     FileKey::of(fd)
 }
 
+/// True in another namespace of processes than the run's.
+fn is_stranger(table: &Table) -> bool {
+    /// Twice the process that has looked, and 1 if it is a stranger.
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let pid = u64::from(std::process::id());
+    let seen = SEEN.load(Ordering::Relaxed);
+    if seen / 2 == pid {
+        return seen % 2 == 1;
+    }
+    let is_stranger = inside(|| table.is_strange(namespace()));
+    SEEN.store(2 * pid + u64::from(is_stranger), Ordering::Relaxed);
+    is_stranger
+}
+
+/// This process's number in the table; 0 for a stranger.
+fn number(table: &Table) -> u32 {
+    match is_stranger(table) {
+        true => 0,
+        false => std::process::id(),
+    }
+}
+
+/// True if the owner lives. A stranger does not see it, and has the run look.
+fn lives(table: &Table, owner: u32) -> bool {
+    if !is_stranger(table) {
+        return is_alive(owner);
+    }
+    let is_dead = |error: io::Error| error.raw_os_error() == Some(libc::ESRCH);
+    owner == table.owner() && !broker().is_some_and(|it| it.ask(Wish::Owner).is_err_and(is_dead))
+}
+
 /// True if this process does not own the area, and another one does or did: a forked child, or a program that another one of the run
-/// has started.
+/// has started. A stranger never owns it.
 pub fn is_another() -> bool {
     if IS_INSIDE.get() {
         return false;
@@ -77,7 +108,7 @@ pub fn is_another() -> bool {
     }
     table().is_some_and(|table| {
         let owner = table.owner();
-        owner != 0 && owner != std::process::id() && is_alive(owner)
+        is_stranger(table) || (owner != 0 && owner != std::process::id() && is_alive(owner))
     })
 }
 
@@ -168,7 +199,7 @@ fn ask(key: FileKey, keeps: bool) -> io::Result<()> {
         return Ok(());
     };
     loop {
-        match inside(|| table.ask(std::process::id(), key, keeps)) {
+        match inside(|| table.ask(number(table), key, keeps, |owner| lives(table, owner))) {
             Answer::Free => return Ok(()),
             Answer::Stuck => return Err(failed()),
             Answer::Dead(owner) => inside(|| bury(table, owner))?,
@@ -211,7 +242,7 @@ fn bury(table: &Table, owner: u32) -> io::Result<()> {
             return Ok(());
         }
         let next = table.owner();
-        if next != owner && next != 0 && is_alive(next) {
+        if next != owner && next != 0 && lives(table, next) {
             // It has settled the area when it opened it, or will before it answers anybody.
             table.bury(owner);
             return Ok(());
@@ -239,7 +270,7 @@ pub fn change_all() -> io::Result<()> {
     let Some(table) = table().filter(|_| is_another()) else {
         return Ok(());
     };
-    let mut keys = table.followed(std::process::id());
+    let mut keys = table.followed(number(table));
     keys.try_for_each(|key| ask(key, false))
 }
 
@@ -261,6 +292,15 @@ pub fn change_opened(fd: c_int, is_chosen: bool) -> io::Result<()> {
     };
     ask(key, is_chosen)?;
     if let Some(table) = table().filter(|_| is_chosen) {
+        if is_stranger(table) {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                tell!(
+                    "switchyard run: this program is in a namespace of processes of its own (as of bwrap, firejail or unshare): its \
+                     syncs go to the file system. Start `switchyard run` inside of it"
+                );
+            });
+        }
         inside(|| others_write(table, fd, false));
     }
     Ok(())
@@ -277,8 +317,8 @@ extern "C" fn at_start() {
     let Some(table) = table() else {
         return;
     };
-    let own = std::process::id();
-    if table.owner() == own {
+    let own = number(table);
+    if own != 0 && table.owner() == own {
         // A failure is told; the next change asks again.
         let _ = inside(|| bury(table, own));
         table.disown(own);

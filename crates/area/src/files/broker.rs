@@ -6,6 +6,7 @@
 
 use super::{FilesError, restore};
 use crate::error::AreaError;
+use crate::table::{Table, is_alive};
 use os::{MediaFile, MediaOpenError};
 use rustix::io::Errno;
 use rustix::net::{
@@ -38,6 +39,8 @@ pub enum Wish {
     Table = b'T',
     /// The area of a dead owner has nothing any more.
     Settled = b'S',
+    /// To know whether the owner of the area lives, for who does not see it in a namespace of processes of its own: an error if not.
+    Owner = b'O',
 }
 
 /// The place where a program asks.
@@ -112,6 +115,8 @@ fn crc(bytes: &[u8]) -> u32 {
 /// # Errors
 /// If there is no socket or thread.
 pub fn serve(area: PathBuf, table: OwnedFd) -> io::Result<Broker> {
+    let mapped = Table::map(Some(table.try_clone()?.into()))?;
+    mapped.begin();
     let secret = format!("{:016x}{:016x}", os::seed(), os::seed());
     let broker = Broker { secret };
     let listener = UnixListener::bind_addr(&broker.address()?)?;
@@ -119,13 +124,18 @@ pub fn serve(area: PathBuf, table: OwnedFd) -> io::Result<Broker> {
     super::program::spawn_deaf("broker", move || {
         for stream in listener.incoming().flatten() {
             // Whoever is gone needs no answer.
-            let _ = answer(&own, stream, &area, table.as_fd());
+            let _ = answer(&own, stream, &area, (table.as_fd(), mapped));
         }
     })?;
     Ok(broker)
 }
 
-fn answer(broker: &Broker, mut stream: UnixStream, area: &Path, table: BorrowedFd<'_>) -> io::Result<()> {
+fn answer(
+    broker: &Broker,
+    mut stream: UnixStream,
+    area: &Path,
+    (table, mapped): (BorrowedFd<'_>, &Table),
+) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     let mut question = [0; QUESTION_BYTES];
     stream.read_exact(&mut question)?;
@@ -143,6 +153,10 @@ fn answer(broker: &Broker, mut stream: UnixStream, area: &Path, table: BorrowedF
                 (0, Some(opened.as_file().as_fd()))
             }
             Err(error) => (told(Err(error)), None),
+        },
+        _ if wish == Wish::Owner as u8 => match is_alive(mapped.owner()) {
+            true => (0, None),
+            false => (libc::ESRCH, None),
         },
         _ => (libc::EINVAL, None),
     };

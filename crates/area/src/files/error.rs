@@ -19,6 +19,18 @@ pub enum FilesError {
         /// Why.
         source: io::Error,
     },
+    /// Root recovers the area of a user, who may not write this file.
+    #[error(
+        "{}: user {user}, whose file the area is, may not write it, so recovery does not: if you trust what the area says, give the \
+         area to root (chown) and try again",
+        .path.display()
+    )]
+    Forbidden {
+        /// The file.
+        path: PathBuf,
+        /// The owner of the area.
+        user: u32,
+    },
     /// The area's changes of files cannot be brought back to the files.
     #[error(
         "{0}: `switchyard export AREA DIR` writes what the area has of it to another place, and `switchyard export AREA --forget \
@@ -40,6 +52,12 @@ pub enum FilesError {
         /// The directory on which it was mounted.
         mount: PathBuf,
     },
+    /// A copy would take the place of a file that is to be copied. Nothing was copied.
+    #[error(
+        "{}: a copy there would replace a file that the area has something of: give a directory that does not lead to the files",
+        .0.display()
+    )]
+    Original(PathBuf),
     /// The files of a running program cannot be copied as they are at one moment.
     #[error(
         "the program changes its files faster than they can be copied: try again when it writes less, or when it has ended"

@@ -16,11 +16,12 @@ use crate::beneath::Beneath;
 use crate::error::AreaError;
 use crate::follow::{FollowOptions, Follower};
 use os::MediaOpenError;
-use std::collections::{BTreeMap, VecDeque};
-use std::fs::{File, Permissions};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use store::StructureId;
 use store::files::{self, Claim, Description, Fate, FileId};
@@ -35,7 +36,7 @@ const STEP: u64 = 64;
 /// paths.
 ///
 /// # Errors
-/// [`FilesError::Changing`], if the program writes faster than its files can be copied.
+/// [`FilesError::Original`], if `directory` leads to the files themselves; [`FilesError::Changing`], if the program writes faster than its files can be copied.
 pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError> {
     if is_unfinished(path) {
         return Ok(Vec::new());
@@ -58,7 +59,31 @@ struct Copies<'a> {
     beneath: Beneath,
 }
 
+/// A name, by the device and inode of its directory.
+type Name<'a> = (u64, u64, &'a OsStr);
+
+/// The name that a path is; `None` without its directory.
+fn name_of(path: &Path) -> Option<Name<'_>> {
+    let directory = fs::metadata(path.parent()?).ok()?;
+    Some((directory.dev(), directory.ino(), path.file_name()?))
+}
+
 impl Copies<'_> {
+    /// Refuses if a copy would take the place of a file that is to be copied.
+    fn keep_originals<'a>(
+        &self,
+        all: impl Iterator<Item = &'a Description> + Clone,
+    ) -> Result<(), FilesError> {
+        let originals: BTreeSet<_> = all.clone().filter_map(|it| name_of(path_of(it))).collect();
+        for description in all {
+            let copy = self.directory.join(below_root(description));
+            if name_of(&copy).is_some_and(|it| originals.contains(&it)) {
+                return Err(FilesError::Original(copy));
+            }
+        }
+        Ok(())
+    }
+
     /// A new file for the copy.
     fn create(&self, description: &Description) -> Result<Target, FilesError> {
         let original = below_root(description);
@@ -72,7 +97,9 @@ impl Copies<'_> {
         let (_, writes) = structures(area)?;
         let mut targets = BTreeMap::new();
         let mut copies = Vec::new();
-        for subject in subjects(area)?.0 {
+        let subjects = subjects(area)?.0;
+        self.keep_originals(subjects.iter().map(|it| &it.description))?;
+        for subject in subjects {
             let Subject {
                 description, fate, ..
             } = &subject;
@@ -121,6 +148,7 @@ impl Copies<'_> {
     fn attempt(&self, follower: &Follower) -> Result<Option<Vec<PathBuf>>, FilesError> {
         follower.refresh()?;
         let began = Moment::of(follower)?;
+        self.keep_originals(began.described.iter().map(|(_, it)| it))?;
         let mut targets = BTreeMap::new();
         for (id, description) in &began.described {
             if !description.is_fresh
@@ -131,6 +159,7 @@ impl Copies<'_> {
         }
         follower.refresh()?;
         let moment = Moment::of(follower)?;
+        self.keep_originals(moment.described.iter().map(|(_, it)| it))?;
         let copied = |id| targets.contains_key(&id);
         let is_whole = moment.positions.start <= began.positions.end
             && moment.described.iter().all(|(id, it)| it.is_fresh || copied(*id));

@@ -6,7 +6,7 @@ use crate::sync::{AtomicU64, Ordering};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use store::files::{Description, Identity, NO_UUID, Place};
@@ -38,6 +38,35 @@ pub(super) fn clock_ns() -> u64 {
 
 fn ns(time: libc::statx_timestamp) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + u64::from(time.tv_nsec)
+}
+
+/// File systems that keep nothing over a crash of the machine, by statfs(2): what is followed there could never be brought back.
+const VOLATILE: [libc::c_long; 14] = [
+    libc::TMPFS_MAGIC,
+    libc::PROC_SUPER_MAGIC,
+    libc::SYSFS_MAGIC,
+    libc::CGROUP_SUPER_MAGIC,
+    libc::CGROUP2_SUPER_MAGIC,
+    libc::DEBUGFS_MAGIC,
+    libc::TRACEFS_MAGIC,
+    libc::SECURITYFS_MAGIC,
+    libc::HUGETLBFS_MAGIC,
+    libc::BPF_FS_MAGIC,
+    libc::SELINUX_MAGIC,
+    // binfmt_misc, configfs and ramfs, which libc does not name.
+    0x4249_4e4d,
+    0x6265_6570,
+    0x8584_58f6,
+];
+
+/// True if the descriptor's file system keeps files over a crash of the machine.
+pub fn is_kept(fd: RawFd) -> bool {
+    // SAFETY: zeros are a valid `statfs`, which the kernel fills.
+    let (result, found) = unsafe {
+        let mut found: libc::statfs = std::mem::zeroed();
+        (libc::fstatfs(fd, &mut found), found)
+    };
+    result != 0 || !VOLATILE.contains(&found.f_type)
 }
 
 /// Name and size of the descriptor's file; `None` unless it is a regular file with a name that can be told.
@@ -241,22 +270,37 @@ pub(super) fn open_handle(directory: &File, handle: &[u8]) -> Option<File> {
     (fd >= 0).then(|| unsafe { File::from_raw_fd(fd as libc::c_int) })
 }
 
-/// Bytes of the descriptor's file. Its times are not asked for: Linux gives a change after that a time of its own (multigrain
-/// timestamps), and every file that changes next the same one, so that each inode is written anew. Where an area lies on ext4
-/// without a journal that is one more write to the device with each sync.
-pub(super) fn size(file: impl AsFd) -> io::Result<u64> {
-    Ok(size_and_links(file)?.0)
+/// What a sync looks at.
+pub(super) struct Status {
+    pub size: u64,
+    /// Names that the file has.
+    pub links: u32,
+    /// As of [`Found::owner`].
+    pub owner: [u32; 3],
 }
 
-/// [`size`], and the names that the file has.
-pub(super) fn size_and_links(file: impl AsFd) -> io::Result<(u64, u32)> {
-    let data = ask(
-        file.as_fd().as_raw_fd(),
-        c"",
-        libc::AT_EMPTY_PATH,
-        libc::STATX_SIZE | libc::STATX_NLINK,
-    )?;
-    Ok((data.stx_size, data.stx_nlink))
+/// The status of the descriptor's file. Its times are not asked for: Linux gives a change after that a time of its own (multigrain
+/// timestamps), and every file that changes next the same one, so that each inode is written anew. Where an area lies on ext4
+/// without a journal that is one more write to the device with each sync.
+pub(super) fn status(file: impl AsFd) -> io::Result<Status> {
+    let rights = libc::STATX_TYPE | libc::STATX_MODE | libc::STATX_UID | libc::STATX_GID;
+    let mask = libc::STATX_SIZE | libc::STATX_NLINK | rights;
+    let data = ask(file.as_fd().as_raw_fd(), c"", libc::AT_EMPTY_PATH, mask)?;
+    Ok(Status {
+        size: data.stx_size,
+        links: data.stx_nlink,
+        owner: owner(&data),
+    })
+}
+
+/// Bytes of the descriptor's file.
+pub(super) fn size(file: impl AsFd) -> io::Result<u64> {
+    Ok(status(file)?.size)
+}
+
+/// Mode, user and group.
+fn owner(data: &libc::statx) -> [u32; 3] {
+    [u32::from(data.stx_mode), data.stx_uid, data.stx_gid]
 }
 
 /// The inode of the descriptor's file.
@@ -267,7 +311,7 @@ pub(super) fn inode(file: impl AsFd) -> io::Result<u64> {
 
 /// Names that the descriptor's file has.
 pub(super) fn links(file: impl AsFd) -> io::Result<u32> {
-    Ok(size_and_links(file)?.1)
+    Ok(status(file)?.links)
 }
 
 fn ask(fd: libc::c_int, path: &CStr, flags: libc::c_int, mask: libc::c_uint) -> io::Result<libc::statx> {
@@ -300,7 +344,7 @@ fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) 
             born_ns: if has_birth { ns(data.stx_btime) } else { 0 },
             cache: hash(boot, &[&mount, &device]),
         },
-        owner: [u32::from(data.stx_mode), data.stx_uid, data.stx_gid],
+        owner: owner(&data),
         size: data.stx_size,
         is_regular: u32::from(data.stx_mode) & libc::S_IFMT == libc::S_IFREG,
         links: data.stx_nlink,

@@ -17,13 +17,14 @@ mod opened;
 mod pattern;
 mod program;
 mod recover;
+mod rights;
 mod root;
 mod shared;
 
 pub use broker::{Broker, Wish, serve};
 pub use error::FilesError;
 pub use export::export;
-pub use identity::prepare;
+pub use identity::{is_kept, prepare};
 pub use pattern::{DEFAULT_PATTERNS, matches};
 pub(crate) use program::spawn_deaf;
 pub use program::{end_as, run_to_end};
@@ -322,7 +323,7 @@ impl Journal {
         // A change that is under way is waited for: it may have been made, and not logged.
         let changing = opened.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let (by, claim) = {
-            let (size, links) = identity::size_and_links(&*opened)?;
+            let status = identity::status(&*opened)?;
             let mut state = shared.lock();
             if state.has_failed {
                 return Err(failed());
@@ -331,10 +332,11 @@ impl Journal {
                 // A checkpoint has synced it, and nobody has it open.
                 return Ok(());
             }
-            if !state.files.has_size(id, size) {
-                state.files.surprise(id, size);
+            if !state.files.has_size(id, status.size) {
+                state.files.surprise(id, status.size);
             }
-            state.files.has_links(id, links);
+            state.files.has_links(id, status.links);
+            state.files.has_owner(id, status.owner);
             let change = state.files.announce(id);
             shared.log(&mut state, id, change, &[]);
             let has_written = WRITTEN.get() == Some(id);
@@ -369,6 +371,14 @@ impl Journal {
             shared.until_ns.store(state.lease.until_ns(), Ordering::Relaxed);
         }
         result.map_err(|_| failed())
+    }
+
+    /// Times or attributes of the file have changed, which the log has not: the file system makes its next sync.
+    pub fn touched(&self, id: FileId) {
+        let mut state = self.shared.lock();
+        if state.files.opens(id).is_some() {
+            state.files.missed(id);
+        }
     }
 
     /// Makes everything durable that was written to any file.

@@ -4,6 +4,7 @@ use super::error::FilesError;
 use super::identity::{Found, Name, is_mounted, look_at, look_up, mount_of, name, open_handle};
 use super::lease::Lease;
 use super::opened::sync_directory;
+use super::rights::Rights;
 use super::shared::OPS_MAX;
 use crate::area::{Area, AreaOptions};
 use crate::error::AreaError;
@@ -355,8 +356,20 @@ fn distrust(area: &Area, map: StructureId, subject: &mut Subject) -> Result<(), 
     area.sync()
 }
 
-/// Brings everything back to the files themselves. Nothing is changed if a file is refused.
+/// Brings everything back to the files themselves, with the rights of the area's owner. Nothing is changed if a file is refused.
 pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, FilesError> {
+    let rights = Rights::of(area).map_err(AreaError::from)?;
+    bring_back(area, map, writes).map_err(|error| match (&rights, error) {
+        (Some(Rights { user, .. }), FilesError::File { path, source })
+            if source.kind() == io::ErrorKind::PermissionDenied =>
+        {
+            FilesError::Forbidden { path, user: *user }
+        }
+        (_, error) => error,
+    })
+}
+
+fn bring_back(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, FilesError> {
     let (mut all, claim) = subjects(area)?;
     refuse(&all, writes)?;
     let mut lease = Lease::new(map, claim);

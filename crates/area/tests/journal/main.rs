@@ -78,6 +78,9 @@ mod own {
 mod structures {
     pub(crate) use ::area::Log;
 }
+mod table {
+    pub(crate) use ::area::table::{Table, is_alive};
+}
 
 use ::area::{Area, AreaOptions};
 use check::{check, finds};

@@ -469,6 +469,14 @@ impl Files {
         }
     }
 
+    /// The file has this mode, user and group when it is synced. The log has none of them, so the file system has to sync a change.
+    pub fn has_owner(&mut self, id: FileId, owner: [u32; 3]) {
+        let described = &mut self.file(id).description.owner;
+        if core::mem::replace(described, owner) != owner {
+            self.missed(id);
+        }
+    }
+
     /// True if the log has changes of the file and will not have its next one.
     pub fn is_falling_behind(&self, id: FileId) -> bool {
         let file = &self.files[&id];

@@ -1,0 +1,92 @@
+//! Times and extended attributes, of which the log has nothing: the file system makes the next sync of a file whose own ones change.
+//! Modes and owners are seen at a sync.
+
+use crate::{followed, inside, names, present, real};
+use libc::{c_char, c_int, c_void, size_t, timespec, timeval, utimbuf};
+
+/// After a change of the descriptor's file: the result.
+fn touched(fd: c_int, result: c_int) -> c_int {
+    let Some(journal) = present().filter(|_| result == 0) else {
+        return result;
+    };
+    let known = followed(fd).map(|it| it.file);
+    // It may be followed by another descriptor.
+    if let Some(file) = known.or_else(|| inside(|| journal.find_same(fd))) {
+        inside(|| journal.touched(file));
+    }
+    result
+}
+
+/// The same of the file that a path leads to.
+fn touched_at(directory: c_int, path: *const c_char, result: c_int) -> c_int {
+    if path.is_null() {
+        return touched(directory, result);
+    }
+    if let Some(journal) = present().filter(|_| result == 0) {
+        let file = inside(|| journal.find(&names::target(directory, path)?));
+        if let Some(file) = file {
+            inside(|| journal.touched(file));
+        }
+    }
+    result
+}
+
+macro_rules! of_descriptors {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $type),*) -> c_int {
+            // SAFETY: the caller's arguments.
+            touched(fd, unsafe { real::$name(fd, $($argument),*) })
+        }
+    )*};
+}
+
+macro_rules! of_paths {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(path: *const c_char, $($argument: $type),*) -> c_int {
+            // SAFETY: the caller's arguments.
+            touched_at(libc::AT_FDCWD, path, unsafe { real::$name(path, $($argument),*) })
+        }
+    )*};
+}
+
+of_descriptors! {
+    futimens(times: *const timespec);
+    futimes(times: *const timeval);
+    fsetxattr(name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
+    fremovexattr(name: *const c_char);
+}
+
+of_paths! {
+    utime(times: *const utimbuf);
+    utimes(times: *const timeval);
+    lutimes(times: *const timeval);
+    setxattr(name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
+    lsetxattr(name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
+    removexattr(name: *const c_char);
+    lremovexattr(name: *const c_char);
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn utimensat(
+    directory: c_int,
+    path: *const c_char,
+    times: *const timespec,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::utimensat(directory, path, times, flags) };
+    touched_at(directory, path, result)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn futimesat(
+    directory: c_int,
+    path: *const c_char,
+    times: *const timeval,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { real::futimesat(directory, path, times) };
+    touched_at(directory, path, result)
+}
