@@ -505,6 +505,19 @@ impl Heal {
             }
             next.leftovers.extend(left);
         }
+        self.forget_growth(now, next);
+    }
+
+    /// Nor for what a lost node is to make for a volume that grows. That growth is undone then.
+    fn forget_growth(&self, now: Instant, next: &mut Snapshot) {
+        let is_silent = |replica: &ReplicaRecord| {
+            let node = self.nodes.get(&replica.node);
+            node.is_some_and(|node| node.is_silent(now, self.began, &self.rules))
+        };
+        for set in next.growing.iter_mut().flat_map(|growth| &mut growth.sets) {
+            next.leftovers
+                .extend(set.replicas.extract_if(.., |replica| is_silent(replica)));
+        }
     }
 
     fn give_up_joining(&mut self, now: Instant, next: &mut Snapshot, volume: u32, index: usize) {

@@ -1,7 +1,7 @@
 //! Tests of the healing, on a rack of three nodes that answer or do not.
 
 use super::*;
-use crate::registry::VolumeRecord;
+use crate::registry::{GrowthRecord, VolumeRecord};
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
@@ -360,4 +360,26 @@ fn a_node_that_goes_again_and_again_is_trusted_later() {
         now += 400;
     }
     assert_eq!(waits, [1, 2, 4, 8]);
+}
+
+/// Bug: a node died while a volume grew, and the volume could never grow again. Cause: what the node was to make for it was waited
+/// for, though only to be deleted. Fix: it is left over, as what a lost node has of a volume that is deleted.
+#[test]
+fn a_growth_does_not_wait_for_a_lost_node() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    let replica = |vssd, node| ReplicaRecord { vssd, node };
+    let set = SetRecord {
+        replicas: vec![replica(3, 2), replica(4, 3)],
+        ..world.set().clone()
+    };
+    let volume = 1;
+    let sets = vec![set];
+    world.records.growing.push(GrowthRecord { volume, sets });
+    world.pass(1_000, 3_000);
+    assert_eq!(world.records.growing[0].sets[0].replicas.len(), 2);
+    world.rolls[2] = None;
+    world.pass(3_000, 4_600);
+    assert_eq!(world.records.growing[0].sets[0].replicas, [replica(3, 2)]);
+    assert_eq!(world.records.leftovers, [replica(4, 3)]);
 }
