@@ -14,7 +14,8 @@
 //! Rules:
 //! - A member is lost if it takes no writes, or if the others do not hear it. Its node may not answer, or not have it, or
 //!   count fewer starts than before: the medium is an image of the past.
-//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well. Sometimes none of those
+//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well, on a node that answers in time. Of two
+//!   nodes that die shortly after each other the first one is no reason to expel. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
 //!   one may have acknowledged writes in memory that the others have not.
 //! - A member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
@@ -65,7 +66,8 @@ impl Default for Rules {
 
 /// A node is silent only after so many unanswered questions: time alone says nothing, as whoever asks may have slept.
 const ASKS_UNANSWERED: u32 = 4;
-/// A node with more unanswered questions than this takes no part in moves: it may be about to be lost.
+/// A node with more unanswered questions than this takes no part in moves, and nobody is expelled for its members to stay: it may be
+/// about to be lost.
 const ANSWERS_LATE: u32 = 1;
 /// A vSSD must be missing, or not heard by others, for so long.
 const SURE_AFTER: Duration = Duration::from_millis(500);
@@ -407,6 +409,12 @@ impl Heal {
             .is_some_and(|lost| lost.cause == Cause::Silent)
     }
 
+    /// True if a node answers in time.
+    fn answers(&self, node: u8) -> bool {
+        let node = self.nodes.get(&node);
+        node.is_some_and(|node| node.unanswered <= ANSWERS_LATE)
+    }
+
     /// The vSSDs of a node that answers.
     fn roll(&self, node: u8) -> Option<&Roll> {
         self.nodes.get(&node).and_then(Node::roll)
@@ -441,7 +449,8 @@ impl Heal {
             let kept = set.leaving.filter(LeavingRecord::may_stay);
             let kept = kept.map(|LeavingRecord { vssd, node, .. }| ReplicaRecord { vssd, node });
             let stays = stays.chain(kept.as_ref());
-            let mut stay = stays.filter(|replica| self.is_well(replica)).peekable();
+            let is_there = |replica: &&ReplicaRecord| self.is_well(replica) && self.answers(replica.node);
+            let mut stay = stays.filter(is_there).peekable();
             let since = lost.iter().filter_map(|vssd| self.lost.get(vssd));
             let waited = since.map(|lost| now.since(lost.since)).min();
             let is_patient = waited.is_some_and(|waited| waited >= self.rules.patience);
@@ -678,9 +687,7 @@ impl Heal {
             &mut moves::Sight {
                 rooms,
                 is_well: &|replica| {
-                    let node = self.nodes.get(&replica.node);
-                    let answers = node.is_some_and(|node| node.unanswered <= ANSWERS_LATE);
-                    answers && self.is_well(replica) && self.serves(replica)
+                    self.answers(replica.node) && self.is_well(replica) && self.serves(replica)
                 },
                 is_fresh,
                 moves_max: self.rules.moves_max,

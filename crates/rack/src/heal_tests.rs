@@ -383,3 +383,19 @@ fn a_growth_does_not_wait_for_a_lost_node() {
     assert_eq!(world.records.growing[0].sets[0].replicas, [replica(3, 2)]);
     assert_eq!(world.records.leftovers, [replica(4, 3)]);
 }
+
+/// Bug: two nodes died within a second, and what the first one had was expelled when only the second one could have gone on. Cause:
+/// the second one counted as well until it was silent, too. Fix: who stays has answered just now.
+#[test]
+fn of_two_nodes_that_die_shortly_after_each_other_none_is_expelled() {
+    let mut world = World::new();
+    world.pass(0, 2_000);
+    world.rolls[0] = None;
+    world.pass(2_000, 2_600);
+    world.rolls[1] = None;
+    world.pass(2_600, 6_000);
+    assert_eq!(world.replicas(), [1, 2]);
+    world.rolls[0] = Some(here(1));
+    world.pass(6_000, 6_400);
+    assert_eq!(world.replicas(), [1], "the first one is back and goes on");
+}
