@@ -172,6 +172,8 @@ pub struct Heal {
     idle: BTreeMap<u32, (Instant, Instant)>,
     /// Sets that lack copies, by volume and index, since when.
     degraded: BTreeMap<(u32, usize), Instant>,
+    /// Those of them for which no node has room that answers, as told.
+    without_room: BTreeSet<(u32, usize)>,
     /// vSSDs that join, since when.
     joining: BTreeMap<u32, Instant>,
     /// Nodes that were drained, as told.
@@ -191,6 +193,7 @@ impl Heal {
             lost: BTreeMap::new(),
             idle: BTreeMap::new(),
             degraded: BTreeMap::new(),
+            without_room: BTreeSet::new(),
             joining: BTreeMap::new(),
             drained: BTreeSet::new(),
             changed_at: now,
@@ -235,6 +238,12 @@ impl Heal {
         let idle = self.idle.iter().filter(|(_, (since, seen))| seen > since);
         let all = lost.map(|(vssd, _)| vssd).chain(idle.map(|(vssd, _)| vssd));
         all.map(|vssd| VssdId(*vssd))
+    }
+
+    /// Volumes of which a set lacks a copy that no node has room for that answers.
+    pub fn without_room(&self) -> impl Iterator<Item = VolumeId> {
+        let volumes: BTreeSet<u32> = self.without_room.iter().map(|(volume, _)| *volume).collect();
+        volumes.into_iter().map(VolumeId)
     }
 
     /// The next event.
@@ -603,8 +612,12 @@ impl Heal {
         let lacking = sets(next).filter(|(volume, _, set)| set.lacks_copies() && is_kept(next, *volume));
         let lacking: Vec<(u32, usize)> = lacking.map(|(volume, index, _)| (volume.0, index)).collect();
         self.degraded.retain(|at, _| lacking.contains(at));
+        self.without_room.retain(|at| lacking.contains(at));
         let heals = |(_, _, set): &(VolumeId, usize, &SetRecord)| set.joining.is_some_and(|j| j.heals());
         let mut joins = sets(next).filter(heals).count();
+        // A node that answers may take copies when it has answered for long enough.
+        let is_on_trial = |node: &Node| node.roll().is_some() && !node.takes_copies(now, &self.rules);
+        let hope = self.nodes.values().any(is_on_trial);
         for (volume, index) in lacking {
             let since = *self.degraded.entry((volume, index)).or_insert(now);
             let set = set_mut(next, volume, index).clone();
@@ -626,7 +639,14 @@ impl Heal {
                 next.next_vssd += 1;
                 Some((next.next_vssd, node))
             });
-            let Some((vssd, node)) = place else { continue };
+            let Some((vssd, node)) = place else {
+                if is_late && !hope && self.without_room.insert((volume, index)) {
+                    let volume = VolumeId(volume);
+                    self.told.push(Kind::CopyWithoutRoom { volume });
+                }
+                continue;
+            };
+            self.without_room.remove(&(volume, index));
             let set = set_mut(next, volume, index);
             set.expelled.retain(|left| left.vssd != vssd);
             set.joining = Some(JoiningRecord {
@@ -662,13 +682,15 @@ impl Heal {
             Site::new(id, &node.status, records.rack, is_open)
         };
         let mut rooms = Rooms::new(self.nodes.iter().map(site));
-        for set in sets(records).map(|(_, _, set)| set) {
-            let new = set.joining.filter(|new| {
-                let (vssd, node) = (new.vssd, new.node);
-                !self.is_here(&ReplicaRecord { vssd, node })
-            });
-            if let Some(new) = new {
-                rooms.give(set, new.node);
+        let growing = records.growing.iter().flat_map(|growth| &growth.sets);
+        let sets = records.volumes.iter().flat_map(|volume| &volume.sets);
+        for set in sets.chain(growing) {
+            let joining = set.joining.map(|new| (new.vssd, new.node));
+            let members = set.replicas.iter().map(|replica| (replica.vssd, replica.node));
+            for (vssd, node) in members.chain(joining) {
+                if !self.is_here(&ReplicaRecord { vssd, node }) {
+                    rooms.give(set, node);
+                }
             }
         }
         rooms
