@@ -13,7 +13,8 @@
 //!
 //! Rules:
 //! - A member is lost if it takes no writes, or if the others do not hear it. Its node may not answer, or not have it, or
-//!   count fewer starts than before: the medium is an image of the past.
+//!   count fewer starts than before: the medium is an image of the past. So it is if the member does not serve, and knows an earlier
+//!   membership only.
 //! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well, on a node that answers in time. Of two
 //!   nodes that die shortly after each other the first one is no reason to expel. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
@@ -72,6 +73,8 @@ const ANSWERS_LATE: u32 = 1;
 /// A vSSD must be missing, or not heard by others, for so long.
 const SURE_AFTER: Duration = Duration::from_millis(500);
 const UNHEARD_AFTER: Duration = Duration::from_millis(1_500);
+/// A member that does not know the membership must be told of it for so long: the gateway asks at least every two seconds.
+const BEHIND_AFTER: Duration = Duration::from_secs(5);
 /// A node that refused a copy is not asked again for so long.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 /// Times that the wait for a node's return is doubled, at most.
@@ -137,6 +140,8 @@ enum Cause {
     Failed,
     Past,
     Unheard,
+    /// It does not serve, and knows an earlier membership only.
+    Behind,
 }
 
 impl Cause {
@@ -145,6 +150,7 @@ impl Cause {
             Self::Silent | Self::Failed | Self::Past => Duration::ZERO,
             Self::Missing => SURE_AFTER,
             Self::Unheard => UNHEARD_AFTER,
+            Self::Behind => BEHIND_AFTER,
         }
     }
 }
@@ -380,7 +386,13 @@ impl Heal {
         let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
         let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
         let cause = self.cause(now, vssd.0, node.0, joins);
-        cause.or(is_past.then_some(Cause::Past))
+        let is_behind = || {
+            let mut known = self.roll(node.0).into_iter().flat_map(|roll| &roll.generations);
+            !set.is_changing() && known.any(|&(of, generation)| of == vssd.0 && generation < set.generation)
+        };
+        cause
+            .or(is_past.then_some(Cause::Past))
+            .or_else(|| is_behind().then_some(Cause::Behind))
     }
 
     /// Of the members that are not lost themselves: the one that most others do not hear, or that hears most others not. Who does not hear

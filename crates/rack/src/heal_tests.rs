@@ -283,6 +283,26 @@ fn a_medium_of_the_past_is_expelled_and_yields() {
     assert_eq!(world.replicas(), [1, 2], "the whole rack was restored");
 }
 
+/// Bug: a member whose medium was an image of the same start, from before the members changed, never served, and writes waited for
+/// it for ever. Cause: nobody tells members of a membership twice, and only starts were compared. Fix: memberships are, too.
+#[test]
+fn a_medium_of_before_a_change_of_members_is_expelled() {
+    let mut world = World::new();
+    world.records.volumes[0].sets[0].generation = 2;
+    world.rolls[1] = Some(Roll {
+        joining: vec![2],
+        generations: vec![(2, 2)],
+        ..here(2)
+    });
+    world.pass(0, 20_000);
+    assert_eq!(world.replicas(), [1, 2], "it may take its time");
+    world.rolls[1].as_mut().expect("it answers").generations = vec![(2, 1)];
+    world.pass(20_000, 23_000);
+    assert_eq!(world.replicas(), [1, 2], "it may be told just now");
+    world.pass(23_000, 26_000);
+    assert_eq!(world.replicas(), [1]);
+}
+
 /// Bug: the image counted on from where it was, and nobody saw that it lacks what was flushed since.
 #[test]
 fn an_image_of_the_past_with_a_later_start_is_expelled() {

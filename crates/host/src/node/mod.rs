@@ -418,6 +418,8 @@ impl Node {
                 roll.failed.push(vssd);
             } else if !unit.is_serving() {
                 roll.joining.push(vssd);
+                let generation = unit.identity().config.membership.generation;
+                roll.generations.push((vssd, generation));
             }
             roll.unheard
                 .extend(unit.leases().unheard(now).map(|peer| (vssd, peer.0)));
