@@ -8,7 +8,7 @@ use crate::check::Violation;
 use crate::client::{LoadSpec, Pace};
 use crate::commands::Wish;
 use crate::disk::{self, DiskOptions};
-use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_damage_like_a_cut, pick};
 use crate::fault::Metadata;
 use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -790,7 +790,7 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
     }
     faults.sort_unstable_by_key(|fault| fault.0);
     if options.volumes.iter().any(|volume| volume.replicas == 1) {
-        drop_crashes_after_corruption(&mut faults);
+        drop_damage_like_a_cut(&mut faults);
     }
     faults
 }
