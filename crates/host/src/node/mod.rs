@@ -302,6 +302,11 @@ impl Node {
         self.tors.changed(now);
     }
 
+    /// The pace of copies to and from it.
+    pub fn pace(&self) -> &Pace {
+        self.units.pace()
+    }
+
     /// What recovery found, per vSSD.
     pub fn recovery_reports(&self) -> &[(VssdId, RecoveryReport)] {
         &self.reports
