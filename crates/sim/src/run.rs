@@ -437,7 +437,10 @@ impl<F: Fleet> Run<F> {
                 }
             }
             TOKEN_FAULT => {
-                self.strike(self.spec.faults[index].1);
+                let fault = self.spec.faults[index].1;
+                if fault.takes_medium().is_none_or(|host| self.can_spare(host)) {
+                    self.strike(fault);
+                }
                 self.ease();
             }
             TOKEN_START => self.start(index),
@@ -715,11 +718,6 @@ impl<F: Fleet> Run<F> {
 /// Faults strike: what each does, and whom it endangers.
 impl<F: Fleet> Run<F> {
     fn strike(&mut self, fault: Fault) {
-        if let Some(host) = fault.takes_medium()
-            && !self.can_spare(host)
-        {
-            return;
-        }
         let now = self.world.now().as_nanos();
         match fault {
             Fault::Crash { host, down_ns } => _ = self.crash(host, down_ns),
