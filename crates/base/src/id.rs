@@ -67,17 +67,22 @@ pub struct Version(pub u64);
 impl Version {
     /// Of a page that was never written.
     pub const NONE: Self = Self(0);
-    /// 2^55 writes of one page: nobody gets there, so a greater version is nonsense from outside.
+    /// The highest start has counts from 2^54 on: nobody gets to 2^55, so a greater version is nonsense from outside.
     pub const PLAUSIBLE_MAX: Self = Self(1 << 63);
+    /// A start has counts for so many writes of one page, as a power of two: four million. Starts are numbered by seconds, so only a
+    /// page that is written more often in each second of a start reaches the counts of the next one.
+    const COUNT_BITS: u32 = 22;
 
-    /// The version that `node` gives to a write which follows `self`.
-    pub fn next(self, node: NodeId) -> Self {
-        let counter = (self.0 >> 8) + 1;
+    /// The version that `node` gives to a write which follows `self`, in its start of this number. No other start gives it: what a
+    /// member has in memory, and others go on without, is no later write's version.
+    pub fn next(self, node: NodeId, boot: u32) -> Self {
+        let first = u64::from(boot) << Self::COUNT_BITS;
+        let count = first.max((self.0 >> 8) + 1);
         assert!(
-            counter < 1 << 56,
-            "a page's version counter does not wrap: 2^56 writes"
+            count < 1 << 56,
+            "a page's version count does not wrap: versions from outside are plausible"
         );
-        Self(counter << 8 | u64::from(node.0))
+        Self(count << 8 | u64::from(node.0))
     }
 
     /// The writer.

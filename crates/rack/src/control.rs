@@ -422,6 +422,9 @@ pub struct Roll {
     /// Those of them that do not serve yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joining: Vec<u32>,
+    /// The generations of the memberships that these know.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub generations: Vec<(u32, u32)>,
     /// Those that take no write: their medium has failed, or they cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<u32>,
@@ -446,6 +449,7 @@ impl Roll {
     pub fn extend(&mut self, other: Self) {
         self.here.extend(other.here);
         self.joining.extend(other.joining);
+        self.generations.extend(other.generations);
         self.failed.extend(other.failed);
         self.unheard.extend(other.unheard);
     }

@@ -13,8 +13,10 @@
 //!
 //! Rules:
 //! - A member is lost if it takes no writes, or if the others do not hear it. Its node may not answer, or not have it, or
-//!   count fewer starts than before: the medium is an image of the past.
-//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well. Sometimes none of those
+//!   count fewer starts than before: the medium is an image of the past. So it is if the member does not serve, and knows an earlier
+//!   membership only.
+//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well, on a node that answers in time. Of two
+//!   nodes that die shortly after each other the first one is no reason to expel. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
 //!   one may have acknowledged writes in memory that the others have not.
 //! - A member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
@@ -65,11 +67,14 @@ impl Default for Rules {
 
 /// A node is silent only after so many unanswered questions: time alone says nothing, as whoever asks may have slept.
 const ASKS_UNANSWERED: u32 = 4;
-/// A node with more unanswered questions than this takes no part in moves: it may be about to be lost.
+/// A node with more unanswered questions than this takes no part in moves, and nobody is expelled for its members to stay: it may be
+/// about to be lost.
 const ANSWERS_LATE: u32 = 1;
 /// A vSSD must be missing, or not heard by others, for so long.
 const SURE_AFTER: Duration = Duration::from_millis(500);
 const UNHEARD_AFTER: Duration = Duration::from_millis(1_500);
+/// A member that does not know the membership must be told of it for so long: the gateway asks at least every two seconds.
+const BEHIND_AFTER: Duration = Duration::from_secs(5);
 /// A node that refused a copy is not asked again for so long.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 /// Times that the wait for a node's return is doubled, at most.
@@ -135,6 +140,8 @@ enum Cause {
     Failed,
     Past,
     Unheard,
+    /// It does not serve, and knows an earlier membership only.
+    Behind,
 }
 
 impl Cause {
@@ -143,6 +150,7 @@ impl Cause {
             Self::Silent | Self::Failed | Self::Past => Duration::ZERO,
             Self::Missing => SURE_AFTER,
             Self::Unheard => UNHEARD_AFTER,
+            Self::Behind => BEHIND_AFTER,
         }
     }
 }
@@ -170,6 +178,8 @@ pub struct Heal {
     idle: BTreeMap<u32, (Instant, Instant)>,
     /// Sets that lack copies, by volume and index, since when.
     degraded: BTreeMap<(u32, usize), Instant>,
+    /// Those of them for which no node has room that answers, as told.
+    without_room: BTreeSet<(u32, usize)>,
     /// vSSDs that join, since when.
     joining: BTreeMap<u32, Instant>,
     /// Nodes that were drained, as told.
@@ -189,6 +199,7 @@ impl Heal {
             lost: BTreeMap::new(),
             idle: BTreeMap::new(),
             degraded: BTreeMap::new(),
+            without_room: BTreeSet::new(),
             joining: BTreeMap::new(),
             drained: BTreeSet::new(),
             changed_at: now,
@@ -233,6 +244,12 @@ impl Heal {
         let idle = self.idle.iter().filter(|(_, (since, seen))| seen > since);
         let all = lost.map(|(vssd, _)| vssd).chain(idle.map(|(vssd, _)| vssd));
         all.map(|vssd| VssdId(*vssd))
+    }
+
+    /// Volumes of which a set lacks a copy that no node has room for that answers.
+    pub fn without_room(&self) -> impl Iterator<Item = VolumeId> {
+        let volumes: BTreeSet<u32> = self.without_room.iter().map(|(volume, _)| *volume).collect();
+        volumes.into_iter().map(VolumeId)
     }
 
     /// The next event.
@@ -369,7 +386,13 @@ impl Heal {
         let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
         let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
         let cause = self.cause(now, vssd.0, node.0, joins);
-        cause.or(is_past.then_some(Cause::Past))
+        let is_behind = || {
+            let mut known = self.roll(node.0).into_iter().flat_map(|roll| &roll.generations);
+            !set.is_changing() && known.any(|&(of, generation)| of == vssd.0 && generation < set.generation)
+        };
+        cause
+            .or(is_past.then_some(Cause::Past))
+            .or_else(|| is_behind().then_some(Cause::Behind))
     }
 
     /// Of the members that are not lost themselves: the one that most others do not hear, or that hears most others not. Who does not hear
@@ -407,6 +430,12 @@ impl Heal {
             .is_some_and(|lost| lost.cause == Cause::Silent)
     }
 
+    /// True if a node answers in time.
+    fn answers(&self, node: u8) -> bool {
+        let node = self.nodes.get(&node);
+        node.is_some_and(|node| node.unanswered <= ANSWERS_LATE)
+    }
+
     /// The vSSDs of a node that answers.
     fn roll(&self, node: u8) -> Option<&Roll> {
         self.nodes.get(&node).and_then(Node::roll)
@@ -441,7 +470,8 @@ impl Heal {
             let kept = set.leaving.filter(LeavingRecord::may_stay);
             let kept = kept.map(|LeavingRecord { vssd, node, .. }| ReplicaRecord { vssd, node });
             let stays = stays.chain(kept.as_ref());
-            let mut stay = stays.filter(|replica| self.is_well(replica)).peekable();
+            let is_there = |replica: &&ReplicaRecord| self.is_well(replica) && self.answers(replica.node);
+            let mut stay = stays.filter(is_there).peekable();
             let since = lost.iter().filter_map(|vssd| self.lost.get(vssd));
             let waited = since.map(|lost| now.since(lost.since)).min();
             let is_patient = waited.is_some_and(|waited| waited >= self.rules.patience);
@@ -504,6 +534,19 @@ impl Heal {
                 set.replicas = stay;
             }
             next.leftovers.extend(left);
+        }
+        self.forget_growth(now, next);
+    }
+
+    /// Nor for what a lost node is to make for a volume that grows. That growth is undone then.
+    fn forget_growth(&self, now: Instant, next: &mut Snapshot) {
+        let is_silent = |replica: &ReplicaRecord| {
+            let node = self.nodes.get(&replica.node);
+            node.is_some_and(|node| node.is_silent(now, self.began, &self.rules))
+        };
+        for set in next.growing.iter_mut().flat_map(|growth| &mut growth.sets) {
+            next.leftovers
+                .extend(set.replicas.extract_if(.., |replica| is_silent(replica)));
         }
     }
 
@@ -581,8 +624,12 @@ impl Heal {
         let lacking = sets(next).filter(|(volume, _, set)| set.lacks_copies() && is_kept(next, *volume));
         let lacking: Vec<(u32, usize)> = lacking.map(|(volume, index, _)| (volume.0, index)).collect();
         self.degraded.retain(|at, _| lacking.contains(at));
+        self.without_room.retain(|at| lacking.contains(at));
         let heals = |(_, _, set): &(VolumeId, usize, &SetRecord)| set.joining.is_some_and(|j| j.heals());
         let mut joins = sets(next).filter(heals).count();
+        // A node that answers may take copies when it has answered for long enough.
+        let is_on_trial = |node: &Node| node.roll().is_some() && !node.takes_copies(now, &self.rules);
+        let hope = self.nodes.values().any(is_on_trial);
         for (volume, index) in lacking {
             let since = *self.degraded.entry((volume, index)).or_insert(now);
             let set = set_mut(next, volume, index).clone();
@@ -604,7 +651,14 @@ impl Heal {
                 next.next_vssd += 1;
                 Some((next.next_vssd, node))
             });
-            let Some((vssd, node)) = place else { continue };
+            let Some((vssd, node)) = place else {
+                if is_late && !hope && self.without_room.insert((volume, index)) {
+                    let volume = VolumeId(volume);
+                    self.told.push(Kind::CopyWithoutRoom { volume });
+                }
+                continue;
+            };
+            self.without_room.remove(&(volume, index));
             let set = set_mut(next, volume, index);
             set.expelled.retain(|left| left.vssd != vssd);
             set.joining = Some(JoiningRecord {
@@ -640,13 +694,15 @@ impl Heal {
             Site::new(id, &node.status, records.rack, is_open)
         };
         let mut rooms = Rooms::new(self.nodes.iter().map(site));
-        for set in sets(records).map(|(_, _, set)| set) {
-            let new = set.joining.filter(|new| {
-                let (vssd, node) = (new.vssd, new.node);
-                !self.is_here(&ReplicaRecord { vssd, node })
-            });
-            if let Some(new) = new {
-                rooms.give(set, new.node);
+        let growing = records.growing.iter().flat_map(|growth| &growth.sets);
+        let sets = records.volumes.iter().flat_map(|volume| &volume.sets);
+        for set in sets.chain(growing) {
+            let joining = set.joining.map(|new| (new.vssd, new.node));
+            let members = set.replicas.iter().map(|replica| (replica.vssd, replica.node));
+            for (vssd, node) in members.chain(joining) {
+                if !self.is_here(&ReplicaRecord { vssd, node }) {
+                    rooms.give(set, node);
+                }
             }
         }
         rooms
@@ -665,9 +721,7 @@ impl Heal {
             &mut moves::Sight {
                 rooms,
                 is_well: &|replica| {
-                    let node = self.nodes.get(&replica.node);
-                    let answers = node.is_some_and(|node| node.unanswered <= ANSWERS_LATE);
-                    answers && self.is_well(replica) && self.serves(replica)
+                    self.answers(replica.node) && self.is_well(replica) && self.serves(replica)
                 },
                 is_fresh,
                 moves_max: self.rules.moves_max,

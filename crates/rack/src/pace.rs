@@ -96,6 +96,7 @@ pub struct Pace {
     /// The place of the next calm time.
     next: usize,
     pages: u64,
+    waits: u64,
 }
 
 impl Pace {
@@ -117,12 +118,18 @@ impl Pace {
             calm_ns: [f64::INFINITY; CALM_TIMES],
             next: 0,
             pages: 0,
+            waits: 0,
         }
     }
 
     /// Pages that were copied.
     pub fn pages(&self) -> u64 {
         self.pages
+    }
+
+    /// Times that a page had to wait, as enough was copied or copying paused.
+    pub fn waits(&self) -> u64 {
+        self.waits
     }
 
     /// An operation of a client took so long.
@@ -159,6 +166,8 @@ impl Pace {
             }
             self.copied += 1;
             self.pages += 1;
+        } else {
+            self.waits += 1;
         }
         may
     }

@@ -271,7 +271,7 @@ impl Replica {
         store: &mut impl Store,
     ) {
         let lpn = lpn_of(&header);
-        let version = store.newest(lpn).next(self.me.node);
+        let version = store.newest(lpn).next(self.me.node, self.me.boot);
         let cached = Cached {
             version,
             crc,
@@ -519,7 +519,7 @@ impl Replica {
             // It is asked again.
             return;
         }
-        let version = theirs.next(self.me.node);
+        let version = theirs.next(self.me.node, self.me.boot);
         let data = Cached { version, ..data };
         store.put(now, lpn, data.clone());
         let slot = self.insert(Key {
@@ -659,7 +659,7 @@ impl Replica {
             }
             (Fetch::Overrule(peer, theirs), Err(version)) => {
                 // Neither copy is the page: it is lost, here and there.
-                let version = theirs.max(version).next(self.me.node);
+                let version = theirs.max(version).next(self.me.node, self.me.boot);
                 store.lose(lpn, version);
                 self.tell_loss(peer, lpn, version);
             }

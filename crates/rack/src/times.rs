@@ -1,53 +1,38 @@
 //! How long operations take, roughly and in little memory.
 
-/// Times, by powers of two in eight steps each.
+use hdrhistogram::Histogram;
+
+/// Times are told apart by a sixteenth, from a microsecond to an hour: whoever compares them has a slack far above the one, and gives
+/// operations up long before the other.
+const NS_MIN: u64 = 1_000;
+const NS_MAX: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 1;
+
+/// Times.
 #[derive(Clone, Debug)]
-pub(crate) struct Times {
-    counts: [u32; Self::STEPS * 48],
-    count: u32,
-}
+pub(crate) struct Times(Histogram<u32>);
 
 impl Times {
-    const STEPS: usize = 8;
-
     pub(crate) fn new() -> Self {
-        Self {
-            counts: [0; Self::STEPS * 48],
-            count: 0,
-        }
+        Self(Histogram::new_with_bounds(NS_MIN, NS_MAX, DIGITS).expect("valid bounds"))
     }
 
     pub(crate) fn note(&mut self, took_ns: u64) {
-        let steps = Self::STEPS as u64;
-        let took_ns = took_ns.max(steps);
-        let power = took_ns.ilog2();
-        // The bits behind the first one.
-        let step = (took_ns >> (power - steps.ilog2())) - steps;
-        let index = (power - steps.ilog2()) as usize * Self::STEPS + step as usize;
-        let last = self.counts.len() - 1;
-        self.counts[index.min(last)] += 1;
-        self.count += 1;
+        self.0.saturating_record(took_ns);
     }
 
     /// How many there are.
     pub(crate) fn count(&self) -> u32 {
-        self.count
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
     /// The time that this part of them is at most, in ns; none if there are none.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
-        let rank = (f64::from(self.count) * part).ceil() as u32;
-        let mut below = 0;
-        let index = self.counts.iter().position(|count| {
-            below += count;
-            *count > 0 && below >= rank
-        })?;
-        let (power, step) = (index / Self::STEPS, index % Self::STEPS);
-        Some(((Self::STEPS + step + 1) as u64 * (1 << power)) as f64)
+        (!self.0.is_empty()).then(|| self.0.value_at_quantile(part) as f64)
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self::new();
+        self.0.reset();
     }
 }
 
@@ -66,5 +51,8 @@ mod tests {
         assert!((950_000.0..1_070_000.0).contains(&quantile), "{quantile}");
         times.note(u64::MAX);
         times.note(0);
+        assert_eq!(times.count(), 1_002);
+        times.clear();
+        assert_eq!((times.count(), times.quantile(0.5)), (0, None));
     }
 }

@@ -6,7 +6,7 @@
 use crate::check::Violation;
 use crate::check::memory::Set;
 use crate::client::ClientVolume;
-use crate::draw::{draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::draw::{draw_hang_ns, draw_load, draw_media, drop_damage_like_a_cut, pick};
 use crate::media::{MediaStats, SimMedium};
 use crate::net::NetFaults;
 use crate::rack::flash_is_sound;
@@ -258,6 +258,6 @@ fn draw_faults(span_ns: u64, options: DiskOptions, rng: &mut Rng) -> Vec<(u64, F
         faults.push((span_ns / 2, Fault::Hang { host, for_ns }));
     }
     faults.sort_unstable_by_key(|fault| fault.0);
-    drop_crashes_after_corruption(&mut faults);
+    drop_damage_like_a_cut(&mut faults);
     faults
 }

@@ -36,6 +36,15 @@ pub enum Fault {
         /// For how long it is down, in ns.
         down_ns: u64,
     },
+    /// A host goes down, and is started with the medium of another one. It refuses that, and gets its own back.
+    Foreign {
+        /// Which.
+        host: usize,
+        /// Whose medium it is.
+        of: usize,
+        /// For how long it is down before and after, in ns.
+        down_ns: u64,
+    },
     /// The whole rack loses power.
     PowerLoss {
         /// For how long, in ns.
@@ -152,11 +161,11 @@ impl Fault {
         }
     }
 
-    /// True if a host does not have its medium any more.
-    pub fn takes_medium(&self) -> bool {
-        matches!(
-            self,
-            Self::Gone { .. } | Self::Blank { .. } | Self::Rollback { .. }
-        )
+    /// The host that does not have its medium any more.
+    pub fn takes_medium(&self) -> Option<usize> {
+        match *self {
+            Self::Gone { host } | Self::Blank { host, .. } | Self::Rollback { host, .. } => Some(host),
+            _ => None,
+        }
     }
 }

@@ -21,6 +21,7 @@ pub mod eval;
 pub mod experiment;
 pub mod fault;
 pub mod files;
+pub mod fleet;
 pub mod media;
 pub mod net;
 pub mod operators;

@@ -12,9 +12,13 @@ use host::operator::{
     Call, Input as Told, Operator, OperatorConfig, Output as Asks, RegistryCall, Role, carry_out,
 };
 use host::{Gateway, Input, Output};
+use rack::control::NodeStatus;
 use rack::heal::Rules;
-use rack::registry::{DrainRecord, JoiningRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
-use std::collections::BTreeSet;
+use rack::registry::{
+    DrainRecord, JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord,
+};
+use rack::room::{Rooms, Site};
+use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// A command that finds no gateway that serves is tried again after this, in ns.
@@ -30,6 +34,8 @@ pub trait MaybeGateway: Machine<Input = Input, Output = Output> {
     fn gateway(&self) -> Option<&Gateway>;
     /// As [`gateway`](MaybeGateway::gateway).
     fn gateway_mut(&mut self) -> Option<&mut Gateway>;
+    /// How it is, if it is a node.
+    fn status(&self, now: Instant) -> Option<NodeStatus>;
 }
 
 /// How the control plane of a rack behaves.
@@ -86,6 +92,8 @@ pub struct Attention {
     pub joined: u32,
     /// Members that have moved.
     pub moved: u32,
+    /// Nodes whose place another one has taken.
+    pub replaced: u32,
     /// A promise is broken.
     pub broken: Option<String>,
 }
@@ -121,6 +129,10 @@ pub struct Operators {
     /// Members that are none any more, other than by an exchange.
     moved_away: BTreeSet<VssdId>,
     over_by: u64,
+    /// Nodes whose place another one takes.
+    replaced: BTreeSet<u8>,
+    /// How nodes are, while sets lack copies or nodes are drained.
+    statuses: BTreeMap<u8, NodeStatus>,
     /// Nodes that are gone for ever.
     pub gone: BTreeSet<u8>,
 }
@@ -143,6 +155,8 @@ impl Operators {
             moved: 0,
             expelled: BTreeSet::new(),
             moved_away: BTreeSet::new(),
+            replaced: BTreeSet::new(),
+            statuses: BTreeMap::new(),
             over_by: u64::MAX,
             gone: BTreeSet::new(),
         }
@@ -241,7 +255,7 @@ impl Operators {
         let stored = self.stored();
         let is_whole = stored.exchanging().next().is_none()
             && (control.heal.is_none() || sets_of(stored).all(|set| self.is_settled(set)))
-            && moves_are_over(stored)
+            && self.moves_are_over()
             && stored.growing.is_empty()
             && stored.deleting.is_empty()
             && stored.volumes.iter().all(|volume| volume.ready);
@@ -250,18 +264,69 @@ impl Operators {
         is_over && is_whole || control.leaves && now.as_nanos() >= self.over_by
     }
 
-    /// True if a set has all its copies, or every node that is left has one, or the only copy that it was to have is gone.
+    /// True if a node has room for a copy of a set, or what was expelled there, or will have room.
+    fn may_have_room(&self, set: &SetRecord, node: u8) -> bool {
+        let stored = self.stored();
+        if stored.goes(node) || self.gone.contains(&node) {
+            return false;
+        }
+        let Some(status) = self.statuses.get(&node) else {
+            return true;
+        };
+        let roll = status.roll.clone().unwrap_or_default();
+        let is_left = |left: &ReplicaRecord| left.node == node && roll.here.contains(&left.vssd);
+        let may_return = |left: &ReplicaRecord| is_left(left) && !roll.failed.contains(&left.vssd);
+        let site = Site::new(node, status, stored.rack, true);
+        stored.leftovers.iter().any(is_left)
+            || set.expelled.iter().any(may_return)
+            || Rooms::new([site]).fits(stored, set, node)
+    }
+
+    /// True if every node that had a copy of some set is gone: the first one was expelled just before the others were.
+    pub fn have_lost_set(&self) -> bool {
+        sets_of(self.stored()).any(|set| self.is_gone(set))
+    }
+
+    fn is_gone(&self, set: &SetRecord) -> bool {
+        let kept = set.leaving.filter(LeavingRecord::may_stay);
+        let mut nodes = set.replicas.iter().map(|replica| replica.node);
+        nodes.all(|node| self.gone.contains(&node)) && kept.is_none_or(|kept| self.gone.contains(&kept.node))
+    }
+
+    /// True if a set has all its copies, or every node that is left and has room has one, or no copy is left.
     fn is_settled(&self, set: &SetRecord) -> bool {
         let stored = self.stored();
-        let is_gone = |replica: &ReplicaRecord| self.gone.contains(&replica.node);
-        let may_stay = set.leaving.is_some_and(|leaving| leaving.may_stay());
-        if set.wanted() == 1 && !may_stay && set.replicas.iter().all(is_gone) {
+        if self.is_gone(set) {
             return true;
         }
         let has_copy = |node: u8| set.replicas.iter().any(|replica| replica.node == node);
-        let may_take = |node: u8| !has_copy(node) && !stored.goes(node) && !self.gone.contains(&node);
+        let may_take = |node: u8| !has_copy(node) && self.may_have_room(set, node);
         let is_spread = || !stored.nodes.iter().any(|node| may_take(node.id));
         set.is_whole() || !set.is_changing() && is_spread()
+    }
+
+    /// True if nothing is left to move, or can.
+    fn moves_are_over(&self) -> bool {
+        let stored = self.stored();
+        let has_copy = |set: &SetRecord, node: u8| set.replicas.iter().any(|replica| replica.node == node);
+        let may_take = |set: &SetRecord, node: u8| !has_copy(set, node) && self.may_have_room(set, node);
+        let nodes = || stored.nodes.iter().map(|node| node.id);
+        let is_stuck = |drain: &DrainRecord| {
+            let mut left = sets_of(stored).filter(|set| has_copy(set, drain.node));
+            left.all(|set| !set.is_changing() && !nodes().any(|node| may_take(set, node)))
+        };
+        let is_over = |drain: &DrainRecord| match stored.members_on(drain.node) {
+            0 => !drain.removes,
+            _ => is_stuck(drain),
+        };
+        // Room is evened out when nodes are empty that are to be.
+        let waits = stored
+            .drains
+            .iter()
+            .any(|drain| stored.members_on(drain.node) > 0);
+        (stored.rebalance_moves == 0 || waits)
+            && stored.drains.iter().all(is_over)
+            && !sets_of(stored).any(SetRecord::has_surplus)
     }
 
     /// When to [`attend`](Operators::attend) next.
@@ -308,6 +373,7 @@ impl Operators {
         let mut attention = self.pump(world, control);
         self.count_copies();
         self.note_moves();
+        self.note_statuses(world);
         attention.created = self.commands.take_created();
         attention.broken = self.broken(now, world, control);
         attention
@@ -315,12 +381,25 @@ impl Operators {
 
     /// Notes whose place was taken otherwise than in an exchange.
     fn note_moves(&mut self) {
+        let replaced = self.registry.stored().drains.iter().filter(|drain| drain.to > 0);
+        self.replaced.extend(replaced.map(|drain| drain.node));
         for set in sets_of(self.registry.stored()) {
             let leaving = set.leaving.filter(|leaving| leaving.moves || leaving.surplus);
             self.moved_away
                 .extend(leaving.map(|leaving| VssdId(leaving.vssd)));
             self.moved_away
                 .extend(set.expelled.iter().map(|left| VssdId(left.vssd)));
+        }
+    }
+
+    fn note_statuses<H: MaybeGateway>(&mut self, world: &World<H>) {
+        self.statuses.clear();
+        let stored = self.registry.stored();
+        if !stored.drains.is_empty() || sets_of(stored).any(SetRecord::lacks_copies) {
+            let now = world.now();
+            let status = |id: u8| Some((id, world.host(usize::from(id))?.status(now)?));
+            self.statuses
+                .extend(stored.nodes.iter().filter_map(|node| status(node.id)));
         }
     }
 
@@ -386,6 +465,9 @@ impl Operators {
             Kind::MemberMoved { .. } => {
                 self.moved += 1;
                 attention.moved += 1;
+            }
+            Kind::NodeRemoved { node } => {
+                attention.replaced += u32::from(self.replaced.remove(&node.0));
             }
             _ => {}
         }
@@ -520,13 +602,6 @@ impl Operators {
         }
         Ok(())
     }
-}
-
-/// True if nothing is left to move.
-fn moves_are_over(stored: &Snapshot) -> bool {
-    let mut sets = sets_of(stored);
-    let is_empty = |drain: &DrainRecord| !drain.removes && stored.members_on(drain.node) == 0;
-    stored.rebalance_moves == 0 && stored.drains.iter().all(is_empty) && !sets.any(SetRecord::has_surplus)
 }
 
 enum Sabotaged {

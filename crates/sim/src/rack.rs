@@ -12,7 +12,7 @@ use crate::fault::Metadata;
 use crate::media::SimMedium;
 use crate::net::LinkModel;
 use crate::operators::{Attention, Control, MaybeGateway, Operators};
-use crate::reached::Changes;
+use crate::reached::{Changes, Situation};
 use crate::run::{Fleet, Role};
 use crate::world::{Site, World};
 use base::event::Source;
@@ -25,6 +25,7 @@ use host::{
     Central, Controller, ControllerConfig, Egress, Gateway, GatewayConfig, Input, Node, NodeConfig, Output,
     Tor, TorConfig,
 };
+use rack::control::NodeStatus;
 use rack::gc::TOR_LEASE;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use rack::{scrub, slow};
@@ -64,6 +65,13 @@ impl MaybeGateway for RackHost {
     fn gateway_mut(&mut self) -> Option<&mut Gateway> {
         match self {
             Self::Gateway(gateway) => Some(gateway),
+            _ => None,
+        }
+    }
+
+    fn status(&self, now: Instant) -> Option<NodeStatus> {
+        match self {
+            Self::Node(node) => Some(node.status(now)),
             _ => None,
         }
     }
@@ -624,6 +632,10 @@ impl Fleet for RackFleet {
         self.operators.gone.extend(node.map(|node| node as u8 + 1));
     }
 
+    fn is_beyond_repair(&self) -> bool {
+        self.operators.have_lost_set()
+    }
+
     fn attend_at(&self, now: Instant) -> Option<Instant> {
         self.operators.attend_at(now)
     }
@@ -674,6 +686,16 @@ impl Fleet for RackFleet {
                 .map_err(|what| format!("vSSD {}: {what}", unit.identity().vssd.0))?;
         }
         groups_are_sound(node, self.options.geometry.units_per_channel())
+    }
+
+    fn situations(&self, host: &RackHost) -> Vec<Situation> {
+        let RackHost::Node(node) = host else {
+            return Vec::new();
+        };
+        let has_compared = node.units().any(|unit| unit.stats().compared > 0);
+        let paced = (node.pace().waits() > 0).then_some(Situation::CopyPaced);
+        let compared = has_compared.then_some(Situation::Compared);
+        paced.into_iter().chain(compared).collect()
     }
 
     fn latched(&self, host: &RackHost) -> Vec<VssdId> {

@@ -51,6 +51,14 @@ pub enum Situation {
     ScrubRepaired,
     /// A node that answers was told to be slow.
     NodeSlow,
+    /// A page of a copy had to wait, as copies have a pace.
+    CopyPaced,
+    /// A member compared pages with a peer while nothing else was to do.
+    Compared,
+    /// A node took the place of another one.
+    NodeReplaced,
+    /// A node refused to start with the medium of another one.
+    StrangerRefused,
 }
 
 use Situation as S;
@@ -96,6 +104,10 @@ impl Situation {
         (S::OtherMedium, "other or old medium"),
         (S::ScrubRepaired, "scrub found and repaired damage"),
         (S::NodeSlow, "slow node told"),
+        (S::CopyPaced, "copy paced"),
+        (S::Compared, "members compared"),
+        (S::NodeReplaced, "node replaced"),
+        (S::StrangerRefused, "medium of another node refused"),
     ];
 }
 

@@ -5,9 +5,8 @@
 use crate::check::memory::{Lost, Memories, Set};
 use crate::check::{GcChecker, Loss, ToldChecker, Violation};
 use crate::client::{ClientStats, ClientVolume, Clients, Latencies, LoadSpec, Pace, Shape};
-use crate::fault::Metadata;
 use crate::media::SimMedium;
-use crate::net::{LinkModel, NetFaults};
+use crate::net::NetFaults;
 use crate::operators::Attention;
 use crate::reached::{Changes, Reached, Situation};
 use crate::workload::stream::Stream;
@@ -15,106 +14,15 @@ use crate::workload::{Mix, Pattern};
 use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
 use base::event::{Event, Kind};
 use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
-use base::{Addr, BlockReply, Duration, Instant, Machine, Pool, Rng, VssdId};
+use base::{BlockReply, Duration, Instant, Machine, Pool, Rng, VssdId};
 use host::{Input, Output};
 use rack::registry::{Durability, VolumeRecord};
 
 pub use crate::fault::{FOR_EVER, Fault};
+pub use crate::fleet::{Fleet, Role};
 
 /// A digest of more pages than this takes several messages ([`rack::catchup`]).
 const RANGE_PAGES: u64 = 512;
-
-/// Role of a host, as far as faults and checks differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The rack's switch.
-    Tor,
-    /// A storage server.
-    Node,
-    /// Where clients enter.
-    Gateway,
-    /// Gateway and server in one.
-    Server,
-}
-
-/// The hosts under test, and what the checkers need to know of them.
-pub trait Fleet {
-    /// A host.
-    type Host: Machine<Input = Input, Output = Output>;
-    /// Places and roles, in order of index.
-    fn sites(&self) -> Vec<(Site, Role)>;
-    /// Makes a host, for the first time (`boot` 0) or again after a crash, from what its medium holds.
-    fn start(
-        &mut self,
-        index: usize,
-        boot: u32,
-        now: Instant,
-        pool: &Pool,
-        medium: Option<&mut SimMedium>,
-    ) -> Result<Self::Host, String>;
-    /// Links that differ from the world's: from, to, model.
-    fn links(&self) -> Vec<(usize, usize, LinkModel)> {
-        Vec::new()
-    }
-    /// Replica sets with the members' nodes; at most one member of each may collect by soft request.
-    fn replica_sets(&self) -> Vec<Vec<(VssdId, Addr)>> {
-        Vec::new()
-    }
-    /// The replica sets of the volumes, as they are now.
-    fn sets(&self) -> Vec<Set>;
-    /// Its hosts tell when a member of a set serves; else one does when its host starts.
-    fn tells_who_serves(&self) -> bool {
-        false
-    }
-    /// How the members of sets change just now.
-    fn changes(&self) -> Changes {
-        Changes::default()
-    }
-    /// The control plane has something left to do.
-    fn is_busy(&self, _now: Instant) -> bool {
-        false
-    }
-    /// A host is gone for ever.
-    fn gone(&mut self, _host: usize) {}
-    /// When the control plane does something next, if ever.
-    fn attend_at(&self, _now: Instant) -> Option<Instant> {
-        None
-    }
-    /// The control plane does what is due.
-    fn attend(&mut self, _world: &mut World<Self::Host>) -> Attention {
-        Attention::default()
-    }
-    /// The gateways, where each can serve every volume: clients try the next when one does not.
-    fn paths(&self) -> Vec<usize> {
-        Vec::new()
-    }
-    /// Bytes of the host's medium in which a flipped bit must be survived.
-    fn corruptible(&self, _index: usize) -> core::ops::Range<u64> {
-        0..0
-    }
-    /// Bytes of the host's medium that describe its data, in which a flipped bit must be survived.
-    fn metadata(&self, _index: usize, _part: Metadata) -> core::ops::Range<u64> {
-        0..0
-    }
-    /// Checks a host's accounts (conservation of blocks).
-    fn probe(&self, _index: usize, _host: &Self::Host) -> Result<(), String> {
-        Ok(())
-    }
-    /// The vSSDs of a host whose medium has failed.
-    fn latched(&self, _host: &Self::Host) -> Vec<VssdId> {
-        Vec::new()
-    }
-    /// Checks what the hosts must agree on when they have come to rest. `hosts` has `None`
-    /// where one is down.
-    fn agree(&self, _hosts: &[Option<&Self::Host>]) -> Result<(), Violation> {
-        Ok(())
-    }
-    /// Checks that the media alone agree, where all that was written is durable. Each of `hosts` has just been started
-    /// from its medium and has not spoken yet; `None` has none.
-    fn media_agree(&self, _hosts: &[Option<Self::Host>]) -> Result<(), Violation> {
-        Ok(())
-    }
-}
 
 /// Parts that lose power at the boundary of [`WorldOptions::cut`]. The loads end there: what is read back is what the cut
 /// left.
@@ -223,6 +131,8 @@ pub struct Run<F: Fleet> {
     sites: Vec<(Site, Role)>,
     boots: Vec<u32>,
     memories: Memories,
+    /// Content of the media of hosts that have another one's for now, and how long they are down again then.
+    own_media: Vec<Option<(Vec<u8>, u64)>>,
     reached: Reached,
     /// When the last burst of losses ends.
     burst_until: Instant,
@@ -276,6 +186,7 @@ impl<F: Fleet> Run<F> {
             attend_at: None,
             boots: vec![0; sites.len()],
             memories: Memories::new(sites.len(), &fleet.sets()),
+            own_media: vec![None; sites.len()],
             reached: Reached::default(),
             burst_until: Instant::ZERO,
             calm_since: Instant::ZERO,
@@ -336,6 +247,7 @@ impl<F: Fleet> Run<F> {
         if fine && self.spec.probe {
             self.settle();
         }
+        (0..self.sites.len()).for_each(|host| self.note_host(host));
         if exam && fine && self.violations.is_empty() {
             self.examine();
         }
@@ -457,7 +369,7 @@ impl<F: Fleet> Run<F> {
         let stuck = count > 0 && until.nanos_since(since) > self.spec.answer_ns;
         // Nothing pends, nothing is due, and the loads are not done: the world has stopped.
         let dead = self.world.now() < until;
-        if stuck || dead {
+        if (stuck || dead) && !self.fleet.is_beyond_repair() {
             self.violations.push(Violation::Stuck {
                 count,
                 oldest_ns: oldest.as_nanos(),
@@ -525,7 +437,10 @@ impl<F: Fleet> Run<F> {
                 }
             }
             TOKEN_FAULT => {
-                self.strike(self.spec.faults[index].1);
+                let fault = self.spec.faults[index].1;
+                if fault.takes_medium().is_none_or(|host| self.can_spare(host)) {
+                    self.strike(fault);
+                }
                 self.ease();
             }
             TOKEN_START => self.start(index),
@@ -631,6 +546,9 @@ impl<F: Fleet> Run<F> {
         let started = self
             .fleet
             .start(index, boot, local, &pool, self.world.medium(index));
+        if let Some((own, down_ns)) = self.own_media[index].take() {
+            return self.refuse(index, started.is_err(), &own, down_ns);
+        }
         match started {
             Ok(host) => {
                 self.world.start(index, host);
@@ -651,6 +569,20 @@ impl<F: Fleet> Run<F> {
         }
         self.ease();
         self.attend_soon();
+    }
+
+    /// A host has refused to start with the medium of another one, and gets its own back.
+    fn refuse(&mut self, host: usize, has_refused: bool, own: &[u8], down_ns: u64) {
+        if !has_refused {
+            let why = "it has started with the medium of another host".to_owned();
+            self.violations.push(Violation::Start { host, why });
+            self.given_up = true;
+            return;
+        }
+        self.reached.note(Situation::StrangerRefused);
+        medium(&mut self.world, host).fill(own);
+        let at = self.world.now() + Duration::from_nanos(down_ns);
+        self.world.wake_at(at, TOKEN_START | host as u64);
     }
 
     /// Whoever tells nothing serves from when its host starts.
@@ -716,8 +648,17 @@ impl<F: Fleet> Run<F> {
 
 /// What the run came into.
 impl<F: Fleet> Run<F> {
+    /// Notes what a host came into that is up still.
+    fn note_host(&mut self, host: usize) {
+        let situations = self.world.host(host).map(|host| self.fleet.situations(host));
+        for situation in situations.into_iter().flatten() {
+            self.reached.note(situation);
+        }
+    }
+
     /// A host is about to go down.
     fn note_crash(&mut self, host: usize) {
+        self.note_host(host);
         let is_down = |of: usize| of == host || !self.world.is_up(of);
         let down = |set: &Set| set.members.iter().filter(|(_, of)| is_down(*of)).count();
         let sets = self.fleet.sets();
@@ -769,6 +710,8 @@ impl<F: Fleet> Run<F> {
         self.reached.note_if(attention.joins_again > 0, Situation::Yield);
         self.reached.note_if(attention.joined > 0, Situation::Rebuilt);
         self.reached.note_if(attention.moved > 0, Situation::Moved);
+        self.reached
+            .note_if(attention.replaced > 0, Situation::NodeReplaced);
     }
 }
 
@@ -795,6 +738,7 @@ impl<F: Fleet> Run<F> {
                     medium(&mut self.world, host).put_image_back();
                 }
             }
+            Fault::Foreign { host, of, down_ns } => self.exchange_medium(host, of, down_ns),
             Fault::Image { host } => medium(&mut self.world, host).keep_image(),
             Fault::PowerLoss { down_ns } => {
                 for host in 0..self.sites.len() {
@@ -842,6 +786,16 @@ impl<F: Fleet> Run<F> {
         }
     }
 
+    /// True if every set has a copy elsewhere of what the medium of a host has.
+    fn can_spare(&self, host: usize) -> bool {
+        let addr = self.sites[host].0.addr;
+        let sets = self.fleet.replica_sets();
+        let mut last = sets
+            .iter()
+            .filter(|set| set.iter().all(|member| member.1 == addr));
+        last.next().is_none()
+    }
+
     /// A trouble that begins now is over then.
     fn trouble_until(&mut self, for_ns: u64) -> Instant {
         let until = self.world.now() + Duration::from_nanos(for_ns);
@@ -868,6 +822,19 @@ impl<F: Fleet> Run<F> {
         self.memories.damaged(host);
         self.reached.note(Situation::OtherMedium);
         self.crash(host, down_ns)
+    }
+
+    /// A host goes down, and will be started with the medium of another one, if that says whose it is.
+    fn exchange_medium(&mut self, host: usize, of: usize, down_ns: u64) {
+        let sets = self.fleet.sets();
+        let mut members = sets.iter().flat_map(|set| &set.members);
+        let says_whose = members.any(|(vssd, on)| *on == of && self.memories.holds(of, *vssd));
+        if says_whose && self.crash(host, down_ns) {
+            let other = medium(&mut self.world, of).content();
+            let medium = medium(&mut self.world, host);
+            self.own_media[host] = Some((medium.content(), down_ns));
+            medium.fill(&other);
+        }
     }
 
     fn strike_medium(&mut self, fault: Fault) {

@@ -8,7 +8,7 @@ use crate::check::Violation;
 use crate::client::{LoadSpec, Pace};
 use crate::commands::Wish;
 use crate::disk::{self, DiskOptions};
-use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_crashes_after_corruption, pick};
+use crate::draw::{MEDIUM_LIMIT, draw_hang_ns, draw_load, draw_media, drop_damage_like_a_cut, pick};
 use crate::fault::Metadata;
 use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
@@ -246,6 +246,9 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     options.slow = draw_slow(&mut lies);
     let mut fleet = RackFleet::new(options);
     let mut spec = draw_run(&fleet, seed, swarm, heals, &mut rng.fork());
+    if heals {
+        draw_stranger(&fleet, &mut spec, &mut Rng::new(!seed.rotate_left(41)));
+    }
     for (_, fault) in &spec.faults {
         if let Fault::Rollback { host, .. } = *fault {
             fleet.roll_back(host);
@@ -254,6 +257,24 @@ pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     draw_control(&mut fleet, &mut spec, swarm, heals, &mut rng.fork());
     draw_tor_faults(&fleet, &mut spec, &mut tors);
     (fleet, spec)
+}
+
+/// In some runs a node is started with the medium of another one.
+fn draw_stranger(fleet: &RackFleet, spec: &mut RunSpec, rng: &mut Rng) {
+    if !is_replicated_enough(fleet) || !rng.chance(0.1) {
+        return;
+    }
+    let nodes = u64::from(fleet.options().nodes);
+    let (host, others) = (rng.below(nodes), rng.between(1, nodes - 1));
+    let fault = Fault::Foreign {
+        host: fleet.node(host as u32),
+        of: fleet.node(((host + others) % nodes) as u32),
+        down_ns: pick(rng, &[5, 50, 400, 1_500]) * MILLISECOND,
+    };
+    spec.faults
+        .push((rng.between(spec.calm_ns / 4, spec.calm_ns), fault));
+    spec.faults.sort_by_key(|fault| fault.0);
+    spec.errors_are_violations = false;
 }
 
 /// In most runs nodes read their own pages, as fast as a run is short.
@@ -329,7 +350,14 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
     };
     let mut plan = Vec::new();
     let commands = if rng.chance(0.2) { 0 } else { rng.between(1, 8) };
-    let takes_medium = spec.faults.iter().any(|(_, fault)| fault.takes_medium());
+    let takes_medium = spec
+        .faults
+        .iter()
+        .any(|(_, fault)| fault.takes_medium().is_some());
+    if let Some(rules) = control.heal.filter(|_| takes_medium) {
+        // What a lost member may have in memory is waited for.
+        spec.answer_ns += rules.patience.as_nanos() as u64;
+    }
     let replicas_min = if takes_medium { 2 } else { 1 };
     for _ in 0..commands {
         let wish = match rng.below(9) {
@@ -378,7 +406,10 @@ fn draw_moves(fleet: &RackFleet, spec: &RunSpec, rng: &mut Rng) -> Vec<(u64, Wis
             _ => None,
         })
         .collect();
-    let takes_medium = spec.faults.iter().any(|(_, fault)| fault.takes_medium());
+    let takes_medium = spec
+        .faults
+        .iter()
+        .any(|(_, fault)| fault.takes_medium().is_some());
     let nodes = options.nodes - gone.len() as u32;
     let mut plan = Vec::new();
     let at =
@@ -394,10 +425,20 @@ fn draw_moves(fleet: &RackFleet, spec: &RunSpec, rng: &mut Rng) -> Vec<(u64, Wis
     }
     let (id, is_gone) = (NodeId(node as u8 + 1), gone.contains(&fleet.node(node)));
     plan.push((at(rng, 1, 4), Wish::Drain(id)));
-    match rng.below(3) {
+    match rng.below(4) {
         0 => plan.push((at(rng, 4, 10), Wish::StopDrain(id))),
         1 => plan.push((at(rng, 4, 7), Wish::Remove(id))),
         _ if is_gone => {}
+        2 => {
+            // It comes back in the place of another one, which may be gone.
+            let other = |node: &NodeId| *node != id;
+            let mut lost = gone.iter().map(|host| NodeId(*host as u8));
+            let others = (1..=options.nodes as u8).map(NodeId).filter(other);
+            let others: Vec<NodeId> = others.collect();
+            let old = lost.find(other).unwrap_or_else(|| pick(rng, &others));
+            plan.push((at(rng, 4, 6), Wish::Remove(id)));
+            plan.push((at(rng, 6, 10), Wish::Replace { old, new: id }));
+        }
         _ => {
             plan.push((at(rng, 4, 7), Wish::Remove(id)));
             plan.push((at(rng, 7, 10), Wish::Add(id)));
@@ -790,7 +831,7 @@ fn draw_faults(fleet: &RackFleet, scene: Scene, canary: Canary, rng: &mut Rng) -
     }
     faults.sort_unstable_by_key(|fault| fault.0);
     if options.volumes.iter().any(|volume| volume.replicas == 1) {
-        drop_crashes_after_corruption(&mut faults);
+        drop_damage_like_a_cut(&mut faults);
     }
     faults
 }

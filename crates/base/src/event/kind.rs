@@ -362,6 +362,8 @@ kinds! {
     "member-expelled" Warn MemberExpelled { volume: VolumeId, vssd: VssdId, copies: u32, }
     /// A vSSD begins to join a set: it lacks copies, or one of its members moves.
     "copy-begun" Info CopyBegun { volume: VolumeId, vssd: VssdId, node: NodeId, }
+    /// A set lacks a copy, and no node that answers has room for it.
+    "copy-without-room" Warn CopyWithoutRoom { volume: VolumeId, }
     /// A vSSD holds everything that its set holds, and is a replica.
     "copy-joined" Info CopyJoined { volume: VolumeId, vssd: VssdId, took: Duration, }
     /// A member has moved: a vSSD on another node has taken its place.

@@ -149,7 +149,7 @@ impl GroupRig {
             .expect("never empty")
             .0;
         assert_eq!(self.members[who].vssd.version(Lpn(lpn)), newest);
-        let version = newest.next(NodeId(3));
+        let version = newest.next(NodeId(3), 1);
         let known = &mut self.members[who].known[lpn as usize];
         known.history.push((version, content));
         let index = known.history.len() - 1;

@@ -302,6 +302,11 @@ impl Node {
         self.tors.changed(now);
     }
 
+    /// The pace of copies to and from it.
+    pub fn pace(&self) -> &Pace {
+        self.units.pace()
+    }
+
     /// What recovery found, per vSSD.
     pub fn recovery_reports(&self) -> &[(VssdId, RecoveryReport)] {
         &self.reports
@@ -418,6 +423,8 @@ impl Node {
                 roll.failed.push(vssd);
             } else if !unit.is_serving() {
                 roll.joining.push(vssd);
+                let generation = unit.identity().config.membership.generation;
+                roll.generations.push((vssd, generation));
             }
             roll.unheard
                 .extend(unit.leases().unheard(now).map(|peer| (vssd, peer.0)));

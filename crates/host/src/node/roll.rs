@@ -52,13 +52,20 @@ pub(super) fn emit(mut status: NodeStatus, from: u32) -> Vec<u8> {
 fn part(roll: &Roll, here: &[u32], from: u32, count: usize) -> RollPart {
     let told = &here[..count];
     let only = |vssds: &[u32]| vssds.iter().copied().filter(|vssd| told.contains(vssd)).collect();
-    let unheard = roll.unheard.iter().filter(|(vssd, _)| told.contains(vssd));
+    let pairs = |pairs: &[(u32, u32)]| {
+        pairs
+            .iter()
+            .copied()
+            .filter(|(vssd, _)| told.contains(vssd))
+            .collect()
+    };
     RollPart {
         roll: Roll {
             here: told.to_vec(),
             joining: only(&roll.joining),
+            generations: pairs(&roll.generations),
             failed: only(&roll.failed),
-            unheard: unheard.copied().collect(),
+            unheard: pairs(&roll.unheard),
         },
         from,
         next: here.get(count).copied().unwrap_or(0),

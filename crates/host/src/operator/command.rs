@@ -2,7 +2,7 @@
 
 use crate::gateway::NodeAnswer;
 use base::limits::{REPLICAS_MAX, SECTOR_BYTES};
-use base::{Addr, Duration, NodeId, VssdId};
+use base::{Addr, Duration, NodeId, VolumeId, VssdId};
 use rack::exchange::ExchangeError;
 use rack::nodes::NodeError;
 use rack::placement::{Isolation, PlacementError};
@@ -120,6 +120,8 @@ pub enum Done {
         serves: bool,
         /// Members of sets that do not serve, as far as this gateway knows.
         absent: Vec<VssdId>,
+        /// Volumes of which a set lacks a copy that no node has room for that answers.
+        without_room: Vec<VolumeId>,
     },
     /// The registry has what was wanted, and it is being done.
     Noted,

@@ -49,6 +49,11 @@ impl Healing {
         self.heal.absent().collect()
     }
 
+    /// Volumes of which a set lacks a copy that no node has room for.
+    pub fn without_room(&self) -> Vec<VolumeId> {
+        self.heal.without_room().collect()
+    }
+
     /// Next step.
     pub fn advance(&mut self, sight: &Sight) -> Step {
         let (now, records) = (sight.now, sight.records);

@@ -210,6 +210,7 @@ impl Work {
                 records: Box::new(sight.records.clone()),
                 serves: leadership.serves(),
                 absent: healing.map_or(Vec::new(), Healing::absent),
+                without_room: healing.map_or(Vec::new(), Healing::without_room),
             })),
             Self::Nodes(census) => match census.ask(sight) {
                 Ok(nodes) => Step::Finish(Ok(Done::Nodes(nodes))),

@@ -10,7 +10,7 @@ use super::create::READY_WITHIN;
 use super::job::{BACKGROUND, SOON, Sight, Step};
 use crate::gateway::VolumeState;
 use base::limits::PAGE_BYTES;
-use base::{Duration, Instant, VolumeId};
+use base::{Duration, Instant, NodeId, VolumeId, VssdId};
 use rack::placement::Isolation;
 use rack::registry::{GrowthRecord, SetRecord, Snapshot, VolumeRecord};
 
@@ -27,6 +27,8 @@ pub(super) struct Resize {
     /// Last state to note.
     planned: Vec<SetRecord>,
     stage: Stage,
+    /// The gateway was asked to delete so many vSSDs.
+    unmade: usize,
     /// It cannot be done: what was made is deleted.
     refusal: Option<Refusal>,
     until: Option<Instant>,
@@ -51,6 +53,7 @@ impl Resize {
             census: Census::default(),
             planned: Vec::new(),
             stage: Stage::None,
+            unmade: 0,
             refusal: None,
             until: None,
         }
@@ -85,9 +88,13 @@ impl Resize {
         match sight.records.growth_of(id) {
             Some(_) if is_new => Step::Finish(Err(Refusal::Growing(self.name.clone()))),
             Some(growth) => {
-                let vssds = |sets: &[SetRecord]| sets.iter().flat_map(SetRecord::vssds).collect::<Vec<_>>();
-                if !sight.is_awaited || vssds(&growth.sets) != vssds(&self.planned) {
+                let planned: Vec<_> = vssds(&self.planned).collect();
+                let is_mine = vssds(&growth.sets).all(|vssd| planned.contains(&vssd));
+                if !sight.is_awaited || !is_mine {
                     self.refusal.get_or_insert(Refusal::Replaced);
+                } else if vssds(&growth.sets).count() < planned.len() {
+                    // Nodes are lost, and what they have is left over (`rack::heal`).
+                    self.refusal.get_or_insert(Refusal::Silent(self.name.clone()));
                 }
                 match self.refusal {
                     None => self.make(sight, record, growth),
@@ -201,7 +208,10 @@ impl Resize {
     /// Has the vSSDs deleted, and then forgets them.
     fn unmake(&mut self, sight: &Sight, record: &VolumeRecord, growth: &GrowthRecord) -> Step {
         let id = record.volume();
-        if self.stage != Stage::Unmade {
+        // Those of nodes that are lost meanwhile are waited for no more.
+        let count = vssds(&growth.sets).count();
+        if self.stage != Stage::Unmade || self.unmade != count {
+            self.unmade = count;
             let call = Call::Unmake(id, growth.sets.clone());
             return self.enter(sight, Stage::Unmade, GONE_WITHIN, call);
         }
@@ -217,6 +227,10 @@ impl Resize {
             _ => Step::Wait(BACKGROUND),
         }
     }
+}
+
+fn vssds(sets: &[SetRecord]) -> impl Iterator<Item = (VssdId, NodeId)> {
+    sets.iter().flat_map(SetRecord::vssds)
 }
 
 fn set_size(next: &mut Snapshot, id: VolumeId, size_bytes: u64) {

@@ -334,6 +334,10 @@ fn control(kind: &Kind) -> Option<String> {
             "vSSD {} on node {} begins to take a copy for volume {}.",
             vssd.0, node.0, volume.0
         ),
+        Kind::CopyWithoutRoom { volume } => format!(
+            "A set of volume {} lacks a copy, and no node that answers has room for it.",
+            volume.0
+        ),
         Kind::CopyJoined { volume, vssd, took } => format!(
             "vSSD {} is a whole copy for volume {} after {}.",
             vssd.0,

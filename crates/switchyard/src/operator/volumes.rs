@@ -5,16 +5,29 @@ use super::part::Part;
 use super::refusal::Refusal;
 use crate::config;
 use crate::control::api::{self, Create};
-use base::{Duration, VssdId};
+use base::{Duration, VolumeId, VssdId};
 use host::gateway::VolumeState;
 use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
 use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
 
+/// What is wrong with the rack's sets.
+pub(super) struct Ills {
+    /// Members that do not serve.
+    absent: Vec<VssdId>,
+    /// Volumes of which a set lacks a copy that no node has room for that answers.
+    without_room: Vec<VolumeId>,
+}
+
 impl Part {
-    /// The registry's records, and the members that do not serve.
-    pub(super) fn records(&self) -> Result<(Box<Snapshot>, Vec<VssdId>), Refusal> {
+    /// The registry's records, and what is wrong with the sets in them.
+    pub(super) fn records(&self) -> Result<(Box<Snapshot>, Ills), Refusal> {
         match self.ask(Command::Records)? {
-            Done::Records { records, absent, .. } => Ok((records, absent)),
+            Done::Records {
+                records,
+                absent,
+                without_room,
+                ..
+            } => Ok((records, Ills { absent, without_room })),
             other => unreachable!("the operator answers what was asked: {other:?}"),
         }
     }
@@ -31,14 +44,14 @@ impl Part {
         &self,
         records: &Snapshot,
         record: &VolumeRecord,
-        absent: &[VssdId],
+        ills: &Ills,
     ) -> Result<api::Volume, Refusal> {
         let id = record.volume();
         let (state, latency) =
             self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
         let (state, problem) = match state {
             _ if records.is_deleting(id) => ("deleting", None),
-            Some(VolumeState::Ready) if record.ready => match redundancy(record, absent) {
+            Some(VolumeState::Ready) if record.ready => match redundancy(record, ills) {
                 None => ("ready", None),
                 lacks => ("degraded", lacks),
             },
@@ -71,27 +84,31 @@ impl Part {
             .to_owned(),
             read_only: record.read_only,
             replicas: record.sets.first().map_or(0, SetRecord::wanted),
-            sets: record.sets.iter().map(|set| set_place(set, absent)).collect(),
+            sets: record
+                .sets
+                .iter()
+                .map(|set| set_place(set, &ills.absent))
+                .collect(),
             latency: latency.collect(),
         })
     }
 
     /// Every volume.
     pub fn volumes(&self) -> Result<Vec<api::Volume>, Refusal> {
-        let (records, absent) = self.records()?;
+        let (records, ills) = self.records()?;
         let volumes = records.volumes.iter();
         volumes
-            .map(|record| self.describe(&records, record, &absent))
+            .map(|record| self.describe(&records, record, &ills))
             .collect()
     }
 
     /// One volume.
     pub fn volume(&self, name: &str) -> Result<api::Volume, Refusal> {
-        let (records, absent) = self.records()?;
+        let (records, ills) = self.records()?;
         let record = records
             .volume(name)
             .ok_or_else(|| Refused::Unknown(name.to_owned()))?;
-        self.describe(&records, record, &absent)
+        self.describe(&records, record, &ills)
     }
 
     /// Creates a volume; returns when it is ready. Enough nodes may be there only after a while.
@@ -158,7 +175,8 @@ fn serving(set: &SetRecord, absent: &[VssdId]) -> usize {
 }
 
 /// The copies that a volume lacks, and what is done about it.
-fn redundancy(record: &VolumeRecord, absent: &[VssdId]) -> Option<String> {
+fn redundancy(record: &VolumeRecord, ills: &Ills) -> Option<String> {
+    let absent = &ills.absent;
     let lacks = |set: &&SetRecord| serving(set, absent) < set.wanted() || set.expelling.is_some();
     let sets: Vec<&SetRecord> = record.sets.iter().filter(lacks).collect();
     let worst = sets.iter().min_by_key(|set| serving(set, absent))?;
@@ -175,6 +193,9 @@ fn redundancy(record: &VolumeRecord, absent: &[VssdId]) -> Option<String> {
     let doing = match (joining.is_empty(), silent.is_empty()) {
         (false, _) => format!("being copied: {}", joining.join(", ")),
         (true, false) => format!("not serving: {}", silent.join(", ")),
+        (true, true) if ills.without_room.contains(&record.volume()) => {
+            "no node that answers has room for a copy: add a node with `switchyard node add`, or delete volumes".to_owned()
+        }
         (true, true) => "copies are made when a node answers that has room".to_owned(),
     };
     let (name, count) = (&record.name, sets.len());
