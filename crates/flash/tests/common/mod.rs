@@ -251,7 +251,7 @@ impl Rig {
             newest,
             "the newest accepted version is known"
         );
-        newest.next(base::NodeId(3))
+        newest.next(base::NodeId(3), 0)
     }
 
     fn change(&mut self, lpn: u32, version: Version, content: Content) -> u64 {
