@@ -621,6 +621,23 @@ fn copies_stay_below_their_directory() {
     }
 }
 
+/// bug: truncate(2) of a closed file failed with EIO. cause: the file was settled before, and nothing was known of it then. fix: there is
+/// nothing to sync of such a file.
+#[test]
+fn a_closed_file_that_is_behind_is_cut_by_its_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let directory = fs::canonicalize(directory.path()).expect("it is there");
+    let [area, path] = ["area", "a-wal"].map(|name| directory.join(name));
+    let (journal, _) = Journal::open(&Source::Path(area, AREA_BYTES)).expect("a new area");
+    let (file, id) = followed(&journal, &path, b"data");
+    journal.touched(id);
+    journal.close_file(id);
+    assert_eq!(journal.find(&path), Some(id), "the area has something of it");
+    let cut = || i32::from(file.set_len(1).is_err());
+    assert_eq!(journal.resize(id, 1, cut).expect("cut"), 0);
+    assert_eq!(fs::read(&path).expect("it is there"), b"d");
+}
+
 /// Bug: `export AREA /` removed the files themselves, before it read them. Fix: it refuses names that are an original's.
 #[test]
 fn copies_do_not_replace_the_files_themselves() {

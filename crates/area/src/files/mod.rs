@@ -319,7 +319,13 @@ impl Journal {
     /// Makes everything durable that was written to the file.
     pub fn sync(&self, id: FileId) -> io::Result<()> {
         let shared = &*self.shared;
-        let opened = shared.opened(id).ok_or_else(failed)?;
+        let Some(opened) = shared.opened(id) else {
+            // Nobody has it open, and the area has nothing of it.
+            return match shared.lock().has_failed {
+                true => Err(failed()),
+                false => Ok(()),
+            };
+        };
         // A change that is under way is waited for: it may have been made, and not logged.
         let changing = opened.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let (by, claim) = {
