@@ -513,8 +513,8 @@ mod tests {
         assert_eq!(table.release(other, limit), Release::Foreign);
     }
 
-    /// bug: two processes that each were process 1 of a namespace of their own took each other for themselves, and one lost the other's
-    /// files. fix: only processes of the run's namespace own anything.
+    /// bug: two processes took each other for themselves, and one lost the other's files. cause: each was process 1 of a namespace of its
+    /// own. fix: only processes of the run's namespace own anything.
     #[test]
     fn numbers_of_another_namespace_say_nothing() {
         let table = Table::map(None).expect("memory");

@@ -221,7 +221,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             "switchyard: too many runs at once: a file that this run and another one write is not noticed"
         );
     }
-    let broker = serve(area.clone(), table).context("the program would have nobody to ask for its area")?;
+    let broker =
+        serve(area.clone(), table, followed).context("the program would have nobody to ask for its area")?;
     command.env("SWITCHYARD_BROKER", broker.text());
     let status = run_to_end(&mut command);
     let status = status.map_err(|source| Failure::NotStarted {

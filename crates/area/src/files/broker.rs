@@ -110,12 +110,11 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Answers the programs of one run, in a thread that ends with this process.
+/// Answers the programs of one run, in a thread that ends with this process. `mapped` is the table of the descriptor.
 ///
 /// # Errors
 /// If there is no socket or thread.
-pub fn serve(area: PathBuf, table: OwnedFd) -> io::Result<Broker> {
-    let mapped = Table::map(Some(table.try_clone()?.into()))?;
+pub fn serve(area: PathBuf, table: OwnedFd, mapped: &'static Table) -> io::Result<Broker> {
     mapped.begin();
     let secret = format!("{:016x}{:016x}", os::seed(), os::seed());
     let broker = Broker { secret };
@@ -124,7 +123,7 @@ pub fn serve(area: PathBuf, table: OwnedFd) -> io::Result<Broker> {
     super::program::spawn_deaf("broker", move || {
         for stream in listener.incoming().flatten() {
             // Whoever is gone needs no answer.
-            let _ = answer(&own, stream, &area, (table.as_fd(), mapped));
+            let _ = answer(&own, stream, &area, table.as_fd(), mapped);
         }
     })?;
     Ok(broker)
@@ -134,7 +133,8 @@ fn answer(
     broker: &Broker,
     mut stream: UnixStream,
     area: &Path,
-    (table, mapped): (BorrowedFd<'_>, &Table),
+    table: BorrowedFd<'_>,
+    mapped: &Table,
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     let mut question = [0; QUESTION_BYTES];

@@ -36,7 +36,8 @@ const STEP: u64 = 64;
 /// paths.
 ///
 /// # Errors
-/// [`FilesError::Original`], if `directory` leads to the files themselves; [`FilesError::Changing`], if the program writes faster than its files can be copied.
+/// [`FilesError::Original`], if `directory` leads to the files themselves; [`FilesError::Changing`], if the program writes faster than
+/// its files can be copied.
 pub fn export(path: &Path, directory: &Path) -> Result<Vec<PathBuf>, FilesError> {
     if is_unfinished(path) {
         return Ok(Vec::new());

@@ -270,7 +270,7 @@ pub(super) fn open_handle(directory: &File, handle: &[u8]) -> Option<File> {
     (fd >= 0).then(|| unsafe { File::from_raw_fd(fd as libc::c_int) })
 }
 
-/// What a sync looks at.
+/// A sync looks at these.
 pub(super) struct Status {
     pub size: u64,
     /// Names that the file has.

@@ -10,7 +10,7 @@ use host::gateway::VolumeState;
 use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
 use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
 
-/// What is wrong with the rack's sets.
+/// Sets of the rack lack something.
 pub(super) struct Ills {
     /// Members that do not serve.
     absent: Vec<VssdId>,
