@@ -3,13 +3,13 @@
 
 mod clock;
 mod entropy;
+mod filesystem;
 mod media;
 mod ring;
 pub mod sync;
 
 pub use clock::now;
 pub use entropy::seed;
-pub use media::{
-    MediaFile, MediaOpenError, MediaWarning, after_last_write, is_volatile, reserve, reserve_beyond,
-};
+pub use filesystem::{is_kept, reserve, reserve_beyond};
+pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, is_volatile};
 pub use ring::Ring;

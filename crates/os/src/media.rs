@@ -13,6 +13,7 @@
 //! memory, offsets and lengths.
 
 use crate::clock::now;
+use crate::filesystem::{is_kept, reserve};
 use crate::sync::{AtomicU64, Ordering};
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{Device, Duration, Extent, MediaError};
@@ -229,7 +230,7 @@ impl MediaFile {
             file.sync_all().map_err(os)?;
             sync_directory(path).map_err(os)?;
         }
-        let warning = if !is_device && is_in_memory(&file) {
+        let warning = if !is_device && !is_kept(file.as_raw_fd()) {
             Some(MediaWarning::Volatile)
         } else {
             (!direct).then_some(MediaWarning::Buffered)
@@ -308,7 +309,7 @@ impl MediaFile {
     /// A file or block device that somebody opened, and keeps others from.
     pub fn from_file(file: File) -> io::Result<Self> {
         let is_device = file.metadata()?.file_type().is_block_device();
-        let warning = if !is_device && is_in_memory(&file) {
+        let warning = if !is_device && !is_kept(file.as_raw_fd()) {
             Some(MediaWarning::Volatile)
         } else {
             (flags(&file) & libc::O_DIRECT == 0).then_some(MediaWarning::Buffered)
@@ -697,59 +698,6 @@ fn size_of_file(mut file: &File) -> io::Result<u64> {
     file.seek(io::SeekFrom::End(0))
 }
 
-/// Extends `file` to `bytes` and reserves their space, if the file system can. One that has no such space is not filled
-/// up to find out, and a file that could not be extended has its former length.
-pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
-    reserve_as(file, bytes, true)
-}
-
-/// As [`reserve`], but the file keeps its length: nobody sees yet what it will be.
-pub fn reserve_beyond(file: &File, bytes: u64) -> io::Result<()> {
-    reserve_as(file, bytes, false)
-}
-
-fn reserve_as(file: &File, bytes: u64, extends: bool) -> io::Result<()> {
-    let data = file.metadata()?;
-    if bytes.saturating_sub(data.blocks() * 512) > free_bytes(file)? {
-        return Err(io::ErrorKind::StorageFull.into());
-    }
-    allocate(file, bytes, extends).inspect_err(|_| {
-        // What this fails with is less to the point than what came before.
-        let _ = file.set_len(data.len());
-    })
-}
-
-/// Bytes that the file's file system has left for us.
-fn free_bytes(file: &File) -> io::Result<u64> {
-    // SAFETY: a `statvfs` of zeros is valid, and valid for writes.
-    let (result, stat) = unsafe {
-        let mut stat: libc::statvfs = mem::zeroed();
-        (libc::fstatvfs(file.as_raw_fd(), &mut stat), stat)
-    };
-    match result {
-        0 => Ok(stat.f_bavail.saturating_mul(stat.f_frsize)),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-fn allocate(file: &File, bytes: u64, extends: bool) -> io::Result<()> {
-    let length = libc::off64_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    let mode = if extends { 0 } else { libc::FALLOC_FL_KEEP_SIZE };
-    loop {
-        // SAFETY: no pointers.
-        if unsafe { libc::fallocate64(file.as_raw_fd(), mode, 0, length) } == 0 {
-            return Ok(());
-        }
-        match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => {}
-            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                return if extends { file.set_len(bytes) } else { Ok(()) };
-            }
-            error => return Err(error),
-        }
-    }
-}
-
 /// Makes the directory entry of a new file durable.
 fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(parent_of(path))?.sync_all()
@@ -774,19 +722,8 @@ pub fn is_volatile(path: &Path) -> bool {
     let found = look(path).or_else(|_| look(parent_of(path)));
     found.is_ok_and(|file| {
         let is_device = file.metadata().is_ok_and(|it| it.file_type().is_block_device());
-        !is_device && is_in_memory(&file)
+        !is_device && !is_kept(file.as_raw_fd())
     })
-}
-
-/// True for tmpfs and ramfs.
-fn is_in_memory(file: &File) -> bool {
-    const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
-    // SAFETY: a `statfs` of zeros is valid, and valid for writes.
-    let (result, stat) = unsafe {
-        let mut stat: libc::statfs = mem::zeroed();
-        (libc::fstatfs(file.as_raw_fd(), &mut stat), stat)
-    };
-    result == 0 && [libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&stat.f_type)
 }
 
 #[cfg(test)]
@@ -1035,7 +972,7 @@ mod tests {
             return;
         };
         let medium = MediaFile::open(&path_in(&directory), 1 << 20, true).expect("a new file");
-        if is_in_memory(&File::open(path_in(&directory)).expect("it exists")) {
+        if !is_kept(File::open(path_in(&directory)).expect("it exists").as_raw_fd()) {
             assert_eq!(medium.warning(), Some(MediaWarning::Volatile));
             assert!(is_volatile(&path_in(&directory)));
             assert!(is_volatile(&directory.path().join("missing")));

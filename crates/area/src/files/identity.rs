@@ -6,7 +6,7 @@ use crate::sync::{AtomicU64, Ordering};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use store::files::{Description, Identity, NO_UUID, Place};
@@ -38,35 +38,6 @@ pub(super) fn clock_ns() -> u64 {
 
 fn ns(time: libc::statx_timestamp) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + u64::from(time.tv_nsec)
-}
-
-/// File systems that keep nothing over a crash of the machine, by statfs(2): what is followed there could never be brought back.
-const VOLATILE: [libc::c_long; 14] = [
-    libc::TMPFS_MAGIC,
-    libc::PROC_SUPER_MAGIC,
-    libc::SYSFS_MAGIC,
-    libc::CGROUP_SUPER_MAGIC,
-    libc::CGROUP2_SUPER_MAGIC,
-    libc::DEBUGFS_MAGIC,
-    libc::TRACEFS_MAGIC,
-    libc::SECURITYFS_MAGIC,
-    libc::HUGETLBFS_MAGIC,
-    libc::BPF_FS_MAGIC,
-    libc::SELINUX_MAGIC,
-    // binfmt_misc, configfs and ramfs, which libc does not name.
-    0x4249_4e4d,
-    0x6265_6570,
-    0x8584_58f6,
-];
-
-/// True if the descriptor's file system keeps files over a crash of the machine.
-pub fn is_kept(fd: RawFd) -> bool {
-    // SAFETY: zeros are a valid `statfs`, which the kernel fills.
-    let (result, found) = unsafe {
-        let mut found: libc::statfs = std::mem::zeroed();
-        (libc::fstatfs(fd, &mut found), found)
-    };
-    result != 0 || !VOLATILE.contains(&found.f_type)
 }
 
 /// Name and size of the descriptor's file; `None` unless it is a regular file with a name that can be told.
