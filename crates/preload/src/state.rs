@@ -18,14 +18,14 @@ pub(crate) const NVM: NvmTiming = NvmTiming {
     latency_ns: 500,
     bandwidth: 20_000_000_000,
 };
-/// By descriptor: number of the file × 4, and flags; 0 for those that are not followed.
+/// By descriptor: twice the number of the file, and [`SYNCS`]; 0 for those that are not followed.
 pub(crate) static FOLLOWED: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
 /// Each write is a sync, too (O_SYNC, O_DSYNC).
 pub(crate) const SYNCS: u64 = 1;
-/// Writes go to the end (O_APPEND).
-pub(crate) const APPENDS: u64 = 2;
 /// Nothing is followed any more: a forked child, or the end of the process.
 pub(crate) static IS_PASSIVE: AtomicBool = AtomicBool::new(false);
+/// The program has a filter of system calls, which may have none but the program's own: we make no other. Nothing is followed any more.
+pub(crate) static IS_SEALED: AtomicBool = AtomicBool::new(false);
 /// The process that opened the area.
 pub(crate) static OWNER: AtomicI32 = AtomicI32::new(0);
 pub(crate) static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
@@ -68,7 +68,7 @@ pub(crate) fn settings() -> Option<&'static Settings> {
 /// Runs `f` with this thread's own calls not followed. No signal's handler runs meanwhile, as it may call us, or leave for good; and the
 /// thread is not cancelled, as it would take our locks along.
 pub(crate) fn inside<R>(f: impl FnOnce() -> R) -> R {
-    if IS_INSIDE.get() {
+    if IS_INSIDE.get() || is_sealed() {
         return f();
     }
     let _within = Within::enter();
@@ -136,7 +136,11 @@ impl Drop for Within {
 }
 
 pub(crate) fn is_passive() -> bool {
-    IS_PASSIVE.load(Ordering::Relaxed) || IS_INSIDE.get()
+    IS_PASSIVE.load(Ordering::Relaxed) || IS_INSIDE.get() || is_sealed()
+}
+
+pub(crate) fn is_sealed() -> bool {
+    IS_SEALED.load(Ordering::Relaxed)
 }
 
 /// The journal, if a file was followed before, and calls of this thread are. A child of vfork has our memory, and descriptors of
@@ -176,8 +180,8 @@ pub(crate) fn followed(fd: c_int) -> Option<Followed> {
     }
     Some(Followed {
         journal: present()?,
-        file: FileId(value >> 2),
-        flags: value & 3,
+        file: FileId(value >> 1),
+        flags: value & SYNCS,
     })
 }
 
@@ -188,7 +192,7 @@ impl Followed {
 
     pub(crate) fn sync(&self) -> io::Result<()> {
         inside(|| {
-            rings::look(self.journal)?;
+            rings::look(self.journal, self.file)?;
             self.journal.sync(self.file)
         })
     }

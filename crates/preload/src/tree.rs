@@ -2,9 +2,9 @@
 
 use crate::forks;
 use crate::state::{
-    FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, place, present, settings,
+    FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, is_sealed, place, present, settings,
 };
-use crate::tell::tell;
+use crate::tell::{self, tell};
 use area::AreaError;
 use area::MediaOpenError;
 use area::files::{Broker, FileId, FilesError, Journal, Source, Wish, prepare, restore};
@@ -27,7 +27,7 @@ const BROKER: &str = "SWITCHYARD_BROKER";
 const LOOKS: u32 = 600;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// In the place of a descriptor: its file is another process's.
-const FOREIGN: u64 = 1 << 2;
+const FOREIGN: u64 = 1 << 1;
 
 static MAPPED: OnceLock<Option<&'static Table>> = OnceLock::new();
 
@@ -100,7 +100,7 @@ fn lives(table: &Table, owner: u32) -> bool {
 /// True if this process does not own the area, and another one does or did: a forked child, or a program that another one of the run
 /// has started. A stranger never owns it.
 pub fn is_another() -> bool {
-    if IS_INSIDE.get() {
+    if IS_INSIDE.get() || is_sealed() {
         return false;
     }
     if let Some(Some(_)) = JOURNAL.get() {
@@ -131,9 +131,7 @@ pub fn opened(journal: &'static Journal) {
         let Some(table) = table() else {
             return;
         };
-        FOLLOWED
-            .iter()
-            .for_each(|place| place.store(0, Ordering::Relaxed));
+        forget_inherited();
         let pid = std::process::id();
         let answer = move || {
             IS_INSIDE.set(true);
@@ -274,6 +272,13 @@ pub fn change_all() -> io::Result<()> {
     keys.try_for_each(|key| ask(key, false))
 }
 
+/// The same for all of them, of which this process does not ask again.
+pub fn leave_all() -> io::Result<()> {
+    change_all()?;
+    forget_inherited();
+    Ok(())
+}
+
 /// The same for what a path leads to, if `follows` through a link.
 pub fn change_path(directory: c_int, path: *const c_char, follows: bool) -> io::Result<()> {
     if present().is_some() || path.is_null() || !is_another() {
@@ -311,6 +316,7 @@ extern "C" fn at_start() {
     if std::env::var_os(BROKER).is_none() {
         return;
     }
+    tell::begin();
     forks::watch();
     // Later there may be another root, or another user.
     inside(prepare);
@@ -326,6 +332,12 @@ extern "C" fn at_start() {
     if table.has_followed(own) {
         inside(|| mark_inherited(table, own));
     }
+}
+
+fn forget_inherited() {
+    FOLLOWED
+        .iter()
+        .for_each(|place| place.store(0, Ordering::Relaxed));
 }
 
 fn mark_inherited(table: &Table, own: u32) {
