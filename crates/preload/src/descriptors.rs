@@ -1,7 +1,7 @@
 //! Descriptors that come and go.
 
 use crate::numbers::numbered;
-use crate::state::{DESCRIPTORS_MAX, is_own_memory, is_owner, is_sealed};
+use crate::state::{DESCRIPTORS_MAX, is_own_memory, is_owner, unlocking};
 use crate::{Followed, followed, inside, is_passive, open, real, set_errno, settings, unfollow};
 use area::own;
 use libc::{c_int, c_uint, c_ulong, off_t};
@@ -10,13 +10,6 @@ use libc::{c_int, c_uint, c_ulong, off_t};
 /// get the number, and what is written to the area. A child may.
 fn next_own(first: c_int, last: c_int) -> Option<c_int> {
     own::next(first, last).filter(|_| is_owner())
-}
-
-/// The program is about to close the descriptor, and loses its locks of the file by that.
-pub(crate) fn unlocking(fd: c_int) {
-    if !is_sealed() && is_own_memory() {
-        inside(|| own::unlocking(fd));
-    }
 }
 
 /// `fd` is another descriptor of what is followed now, or of nothing.

@@ -134,7 +134,7 @@ fn to_change(fd: c_int) -> io::Result<Option<Followed>> {
 
 /// The descriptor is not followed any more.
 fn unfollow(fd: c_int) {
-    descriptors::unlocking(fd);
+    state::unlocking(fd);
     if followed(fd).is_none() {
         // What is there is another process's; a child of vfork has its parent's memory.
         if IS_PASSIVE.load(Ordering::Relaxed) || JOURNAL.get().is_none() {

@@ -43,8 +43,8 @@ fn descriptors() -> u64 {
     data.stx_size
 }
 
-/// Looks for rings, if there may be a new one, and gives everything up if there is. A file that is followed by a look that fails, or is
-/// synced by one, has its next sync by the file system: somebody may have written it unseen.
+/// Looks for rings, if there may be a new one, and gives everything up if there is. If the look fails, the file system makes the next sync
+/// of `file`, which a ring may have written.
 pub fn look(journal: &Journal, file: FileId) -> io::Result<()> {
     if is_over() {
         return Ok(());

@@ -3,6 +3,7 @@
 use crate::rings;
 use area::NvmTiming;
 use area::files::{FileId, Journal, Source};
+use area::own;
 use libc::{c_int, pid_t};
 use std::cell::Cell;
 use std::ffi::CString;
@@ -153,6 +154,13 @@ pub(crate) fn present() -> Option<&'static Journal> {
 /// False in a child of vfork, which has its parent's memory, and descriptors of its own.
 pub(crate) fn is_own_memory() -> bool {
     JOURNAL.get().is_none() || IS_PASSIVE.load(Ordering::Relaxed) || is_owner()
+}
+
+/// The program is about to close the descriptor, and loses its locks of the file by that.
+pub(crate) fn unlocking(fd: c_int) {
+    if !is_sealed() && is_own_memory() {
+        inside(|| own::unlocking(fd));
+    }
 }
 
 /// True in the process that opened the area.

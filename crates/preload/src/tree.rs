@@ -265,18 +265,22 @@ pub fn change(fd: c_int) -> io::Result<()> {
 
 /// The same for all files that others follow.
 pub fn change_all() -> io::Result<()> {
+    ask_all(false)
+}
+
+/// The same for good: this process does not ask again.
+pub fn leave_all() -> io::Result<()> {
+    ask_all(true)?;
+    forget_inherited();
+    Ok(())
+}
+
+fn ask_all(keeps: bool) -> io::Result<()> {
     let Some(table) = table().filter(|_| is_another()) else {
         return Ok(());
     };
     let mut keys = table.followed(number(table));
-    keys.try_for_each(|key| ask(key, false))
-}
-
-/// The same for all of them, of which this process does not ask again.
-pub fn leave_all() -> io::Result<()> {
-    change_all()?;
-    forget_inherited();
-    Ok(())
+    keys.try_for_each(|key| ask(key, keeps))
 }
 
 /// The same for what a path leads to, if `follows` through a link.
