@@ -19,7 +19,7 @@ pub(crate) use tell;
 
 /// Device and inode of standard error when the program began; none if it was closed, or before that.
 static AT_START: OnceLock<Option<(u64, u64)>> = OnceLock::new();
-/// What the kernel sends to a thread whose write fails.
+/// Signals that a thread gets whose write fails.
 const OF_WRITES: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 
 fn present() -> Option<(u64, u64)> {

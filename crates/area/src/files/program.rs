@@ -35,7 +35,7 @@ extern "C" fn before_main() {
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = before_main;
 
-/// What execve(2) takes: strings, and a null at the end. They stay as long as this process, as the program does.
+/// Strings and a null at the end, as execve(2) takes them. They stay as long as this process, as the program does.
 struct Words(Vec<*mut libc::c_char>);
 
 // SAFETY: only a forked child, which has one thread, writes what the pointers lead to, and nobody frees it.
