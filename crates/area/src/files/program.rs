@@ -1,7 +1,7 @@
 //! The program of `switchyard run`: a child whose signals and end are those of its parent, so that the parent can settle the
 //! area when the program has ended, however that was.
 
-use crate::sync::{AtomicBool, Ordering};
+use base::sync::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
