@@ -57,7 +57,10 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the caller's arguments.
-    unsafe { stream(path, mode, real::fopen(path, mode)) }
+    unsafe {
+        tree::writes();
+        stream(path, mode, real::fopen(path, mode))
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -75,6 +78,7 @@ pub unsafe extern "C-unwind" fn freopen(
     // SAFETY: the caller's arguments.
     unsafe {
         unfollow(libc::fileno(file));
+        tree::writes();
         stream(path, mode, real::freopen(path, mode, file))
     }
 }

@@ -494,8 +494,10 @@ fn bring_back(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, 
             Fate::Gone if !subject.description.is_removed => {
                 let mut above = path.ancestors().skip(1);
                 let nearest = above.find_map(|it| File::open(it).ok());
-                let synced = nearest.map_or_else(|| Ok(rustix::fs::sync()), rustix::fs::syncfs);
-                at(&path, synced.map_err(io::Error::from))?;
+                match nearest {
+                    Some(nearest) => at(&path, rustix::fs::syncfs(nearest).map_err(io::Error::from))?,
+                    None => rustix::fs::sync(),
+                }
             }
             Fate::Gone | Fate::Refuse(_) | Fate::Away => {}
         }
