@@ -128,11 +128,14 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     if !is_written || flags & libc::O_PATH != 0 {
         return open(flags);
     }
+    tree::writes();
     if tree::is_another() {
         return told(open(flags), matched(path).is_some());
     }
     let Some(settings) = chosen(path) else {
-        return follow_known(open(flags), flags);
+        let fd = follow_known(open(flags), flags);
+        // Another process may own the area since.
+        return if tree::is_another() { told(fd, false) } else { fd };
     };
     let Some(journal) = journal(settings) else {
         // Another process has the area, or nobody can.

@@ -59,6 +59,7 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
 pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the caller's arguments.
     unsafe {
+        tree::writes();
         stream(
             path,
             mode,
@@ -82,6 +83,7 @@ pub unsafe extern "C-unwind" fn freopen(
     // SAFETY: the caller's arguments.
     unsafe {
         unfollow(libc::fileno(file));
+        tree::writes();
         stream(path, mode, real::freopen(path, mode, file))
     }
 }
