@@ -86,9 +86,10 @@ fn is_above(limit: &libc::rlimit) -> bool {
 
 /// True if descriptors of ours have numbers that the program could have.
 pub fn takes_numbers() -> bool {
-    let words = FILES.iter().enumerate();
-    let mut taken = words.filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
-    taken.any(|(index, _)| index as u64 * 64 < limit().rlim_cur)
+    let mut words = FILES.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
+    let lowest = words.find(|&(_, word)| word != 0);
+    let number = |(index, word): (usize, u64)| index as u64 * 64 + u64::from(word.trailing_zeros());
+    lowest.is_some_and(|it| number(it) < limit().rlim_cur)
 }
 
 /// False if a descriptor of ours more would leave too few to the program: below its limit we have a quarter.
