@@ -316,7 +316,7 @@ pub fn writes() {
 }
 
 /// In a forked child, which has its parent's descriptors.
-pub fn forked() {
+extern "C" fn forked() {
     if WRITER.load(Ordering::Relaxed) != 0 {
         writes();
     }
@@ -350,6 +350,9 @@ extern "C" fn at_start() {
     }
     tell::begin();
     forks::watch();
+    // After what `forks` does in the child.
+    // SAFETY: the function is there as long as the process.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     // Later there may be another root, or another user.
     inside(prepare);
     let Some(table) = table() else {
