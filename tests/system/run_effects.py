@@ -362,6 +362,23 @@ def descriptors_of_a_hard_limit(directory):
 
 
 @case
+def descriptors_of_a_soft_limit(directory):
+    # The library's are above it, and stay: the file is followed still.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    file = opened(directory + "/f")
+    others = []
+    try:
+        while True:
+            others.append(os.dup(file))
+    except OSError as error:
+        print(errno.errorcode[error.errno], others[-1])
+    for other in others:
+        os.close(other)
+    synced(file)
+    print(after_crash(directory + "/f"), "SWITCHYARD_AREA" not in os.environ or of_area(directory + "/f") is not None)
+
+
+@case
 def descriptors_of_a_low_hard_limit(directory):
     files = until_refused(directory, 200)
     for file in files[:2]:
