@@ -375,7 +375,8 @@ def descriptors_of_a_soft_limit(directory):
     for other in others:
         os.close(other)
     synced(file)
-    print(after_crash(directory + "/f"), "SWITCHYARD_AREA" not in os.environ or of_area(directory + "/f") is not None)
+    above = [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd >= 1000]
+    print(any(os.readlink(f"/proc/self/fd/{fd}") == directory + "/f" for fd in above) or "SWITCHYARD_AREA" not in os.environ)
 
 
 @case
