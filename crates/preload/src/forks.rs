@@ -1,8 +1,8 @@
 //! Forks of the program. A forked child has one thread. Locks that the other threads held stay held in the child. So the child gets
 //! our locks anew, and no fork comes while the area is being opened.
 
+use crate::memory;
 use crate::state::{IS_PASSIVE, JOURNAL};
-use crate::{memory, tree};
 use area::{files, own};
 use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering;
@@ -62,5 +62,4 @@ extern "C" fn after_fork() {
         }
     }
     release();
-    tree::forked();
 }

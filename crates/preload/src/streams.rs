@@ -1,5 +1,6 @@
 //! Streams, which write without our knowledge: their file is given up.
 
+use crate::numbers::numbered;
 use crate::open::{chosen, follow, matched, told};
 use crate::write::give_up;
 use crate::{Followed, exec, followed, inside, journal, present, real, set_errno, tree, unfollow};
@@ -59,7 +60,11 @@ pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) 
     // SAFETY: the caller's arguments.
     unsafe {
         tree::writes();
-        stream(path, mode, real::fopen(path, mode))
+        stream(
+            path,
+            mode,
+            numbered(std::ptr::null_mut(), || real::fopen(path, mode)),
+        )
     }
 }
 

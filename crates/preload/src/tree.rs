@@ -1,9 +1,9 @@
 //! The other processes of a run: one of them owns the area. The others ask it to give a file up before they change the file.
 
 use crate::state::{
-    FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, place, present, settings,
+    FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, is_sealed, place, present, settings,
 };
-use crate::tell::tell;
+use crate::tell::{self, tell};
 use crate::{forks, real};
 use area::AreaError;
 use area::MediaOpenError;
@@ -28,7 +28,7 @@ const BROKER: &str = "SWITCHYARD_BROKER";
 const LOOKS: u32 = 600;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// In the place of a descriptor: its file is another process's.
-const FOREIGN: u64 = 1 << 2;
+const FOREIGN: u64 = 1 << 1;
 
 static MAPPED: OnceLock<Option<&'static Table>> = OnceLock::new();
 
@@ -101,7 +101,7 @@ fn lives(table: &Table, owner: u32) -> bool {
 /// True if this process does not own the area, and another one does or did: a forked child, or a program that another one of the run
 /// has started. A stranger never owns it.
 pub fn is_another() -> bool {
-    if IS_INSIDE.get() {
+    if IS_INSIDE.get() || is_sealed() {
         return false;
     }
     if let Some(Some(_)) = JOURNAL.get() {
@@ -132,9 +132,7 @@ pub fn opened(journal: &'static Journal) {
         let Some(table) = table() else {
             return;
         };
-        FOLLOWED
-            .iter()
-            .for_each(|place| place.store(0, Ordering::Relaxed));
+        forget_inherited();
         let pid = std::process::id();
         let answer = move || {
             IS_INSIDE.set(true);
@@ -270,11 +268,22 @@ pub fn change(fd: c_int) -> io::Result<()> {
 
 /// The same for all files that others follow.
 pub fn change_all() -> io::Result<()> {
+    ask_all(false)
+}
+
+/// The same for good: this process does not ask again.
+pub fn leave_all() -> io::Result<()> {
+    ask_all(true)?;
+    forget_inherited();
+    Ok(())
+}
+
+fn ask_all(keeps: bool) -> io::Result<()> {
     let Some(table) = table().filter(|_| is_another()) else {
         return Ok(());
     };
     let mut keys = table.followed(number(table));
-    keys.try_for_each(|key| ask(key, false))
+    keys.try_for_each(|key| ask(key, keeps))
 }
 
 /// The same for what a path leads to, if `follows` through a link.
@@ -293,8 +302,11 @@ static WRITER: AtomicU32 = AtomicU32::new(0);
 
 /// This process is about to open a file for writing.
 pub fn writes() {
+    if IS_INSIDE.get() || is_sealed() {
+        return;
+    }
     let pid = std::process::id();
-    if WRITER.load(Ordering::Relaxed) == pid || IS_INSIDE.get() {
+    if WRITER.load(Ordering::Relaxed) == pid {
         return;
     }
     if let Some(table) = table().filter(|it| !is_stranger(it)) {
@@ -304,7 +316,7 @@ pub fn writes() {
 }
 
 /// In a forked child, which has its parent's descriptors.
-pub fn forked() {
+extern "C" fn forked() {
     if WRITER.load(Ordering::Relaxed) != 0 {
         writes();
     }
@@ -336,7 +348,11 @@ extern "C" fn at_start() {
     if std::env::var_os(BROKER).is_none() {
         return;
     }
+    tell::begin();
     forks::watch();
+    // After what `forks` does in the child.
+    // SAFETY: the function is there as long as the process.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     // Later there may be another root, or another user.
     inside(prepare);
     let Some(table) = table() else {
@@ -354,6 +370,12 @@ extern "C" fn at_start() {
     if table.has_followed(own) {
         inside(|| mark_inherited(table, own));
     }
+}
+
+fn forget_inherited() {
+    FOLLOWED
+        .iter()
+        .for_each(|place| place.store(0, Ordering::Relaxed));
 }
 
 /// True if the descriptor is one of a regular file that may be written by it.
