@@ -135,7 +135,11 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     let Some(settings) = chosen(path) else {
         let fd = follow_known(open(flags), flags);
         // Another process may own the area since.
-        return if tree::is_another() { told(fd, false) } else { fd };
+        return if fd >= 0 && tree::is_another() {
+            told(fd, false)
+        } else {
+            fd
+        };
     };
     let Some(journal) = journal(settings) else {
         // Another process has the area, or nobody can.
