@@ -359,8 +359,7 @@ fn complete(subjects: &mut [Subject], writes: &Log) -> Result<(), FilesError> {
     let has_room = |id: &FileId, file: &File| {
         let size = file.metadata().map_or(0, |it| it.len());
         let outcome = outcomes.get(id);
-        let is_cut = |it: &files::Outcome| it.is_cut || (it.may_be_cut && !fresh.contains(id));
-        outcome.is_none_or(|it| !is_cut(it) && it.size <= size)
+        outcome.is_none_or(|it| it.may_be_complete(fresh.contains(id), size))
     };
     present.retain(|id, file| has_room(id, file));
     let mut nth = 0;

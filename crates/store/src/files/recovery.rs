@@ -141,6 +141,22 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// True if a file of so many bytes can be what the log leaves, and perhaps more. A fresh file may have been emptied, not made, so all
+    /// that the log does not have may be older.
+    pub fn may_be_complete(&self, is_fresh: bool, bytes: u64) -> bool {
+        let mut end = 0;
+        let is_whole = self.parts.iter().all(|(&start, &(next, _))| {
+            let before = core::mem::replace(&mut end, next);
+            start == before
+        });
+        match is_fresh {
+            true => is_whole && end == self.size && bytes == self.size,
+            false => !self.is_cut && !self.may_be_cut && self.size <= bytes,
+        }
+    }
+}
+
+impl Outcome {
     fn change(&mut self, nth: u64, part: Range<u64>, size: u64) {
         self.is_cut |= size < self.size;
         self.size = size;
