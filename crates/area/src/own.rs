@@ -43,10 +43,6 @@ const LOOKS_MAX: u32 = 1000;
 static RAISED: Renewed<()> = Renewed::new(());
 /// The program's limit while it is another one, and 1; 0: it is the program's. A child that is forked meanwhile gets it back.
 static LIMIT_BEFORE: AtomicU64 = AtomicU64::new(0);
-/// `/proc` as this process has found it: a new root may have none.
-static PROC: AtomicU32 = AtomicU32::new(NO_PROC);
-static PROC_ONCE: Once = Once::new();
-const NO_PROC: u32 = u32::MAX;
 /// Files (device and inode) of which the program may have locks of fcntl(2), and our descriptors that wait for the locks' end.
 static LOCKED: Renewed<BTreeMap<FilePlace, Vec<Own>>> = Renewed::new(BTreeMap::new());
 /// How many there are, for who must not wait.
@@ -156,24 +152,55 @@ pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> io::Result<Own> {
     })
 }
 
-/// `/proc`, opened when this process first asks for it.
-pub fn proc() -> Option<BorrowedFd<'static>> {
-    let open = || {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let low = openat(CWD, "/proc", flags, Mode::empty()).ok()?;
-        duplicate(low.as_raw_fd()).ok()
-    };
-    PROC_ONCE.call_once(|| {
-        if let Some(own) = open() {
-            // It stays as long as the process, also in a forked child.
-            let fd = own.into_raw_fd();
-            mark(fd);
-            PROC.store(fd as u32, Ordering::Release);
+/// A directory of the kernel's that another root of this process may lack.
+struct KernelDirectory {
+    path: &'static str,
+    once: Once,
+    fd: AtomicU32,
+}
+
+static PROC: KernelDirectory = KernelDirectory::new("/proc");
+static SYS: KernelDirectory = KernelDirectory::new("/sys");
+const NOT_OPEN: u32 = u32::MAX;
+
+impl KernelDirectory {
+    const fn new(path: &'static str) -> Self {
+        Self {
+            path,
+            once: Once::new(),
+            fd: AtomicU32::new(NOT_OPEN),
         }
-    });
-    let fd = PROC.load(Ordering::Acquire);
-    // SAFETY: it is never closed.
-    (fd != NO_PROC).then(|| unsafe { BorrowedFd::borrow_raw(fd as RawFd) })
+    }
+
+    /// It, opened when this process first asks for it.
+    fn open(&self) -> Option<BorrowedFd<'static>> {
+        let open = || {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let low = openat(CWD, self.path, flags, Mode::empty()).ok()?;
+            duplicate(low.as_raw_fd()).ok()
+        };
+        self.once.call_once(|| {
+            if let Some(own) = open() {
+                // It stays as long as the process, also in a forked child.
+                let fd = own.into_raw_fd();
+                mark(fd);
+                self.fd.store(fd as u32, Ordering::Release);
+            }
+        });
+        let fd = self.fd.load(Ordering::Acquire);
+        // SAFETY: it is never closed.
+        (fd != NOT_OPEN).then(|| unsafe { BorrowedFd::borrow_raw(fd as RawFd) })
+    }
+}
+
+/// `/proc`.
+pub fn proc() -> Option<BorrowedFd<'static>> {
+    PROC.open()
+}
+
+/// `/sys`.
+pub fn sys() -> Option<BorrowedFd<'static>> {
+    SYS.open()
 }
 
 /// The number of this process's namespace of processes (pid_namespaces(7)); 0 if nobody tells it.

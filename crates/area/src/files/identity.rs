@@ -3,6 +3,7 @@
 use super::root;
 use crate::own;
 use crate::sync::{AtomicU64, Ordering};
+use rustix::fs::{AtFlags, readlinkat, statat};
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io;
@@ -23,6 +24,8 @@ pub(super) struct Found {
     pub links: u32,
     /// When it changed last (ctime), in ns since 1970; 0 if that was not asked for.
     pub changed_ns: u64,
+    /// Hash of the boot and the mount that it was found by.
+    mount: u64,
 }
 
 /// The machine's clock, from which file systems take their times: ns since 1970.
@@ -55,9 +58,10 @@ pub(super) fn describe(file: impl AsFd) -> io::Result<Option<(Description, u64)>
     let path = root::whole(&path);
     let description = Description {
         path: path.as_os_str().as_bytes().to_vec(),
-        handle: handle(fd),
+        handle: handle(fd, c"", libc::AT_EMPTY_PATH),
         identity: found.identity,
         place,
+        since_ns: 0,
         owner: found.owner,
         is_fresh: false,
         is_removed: false,
@@ -71,22 +75,22 @@ fn place(path: &Path, fd: libc::c_int) -> Option<Place> {
     let look_up = |path: &Path| {
         let text = CString::new(path.as_os_str().as_bytes()).ok()?;
         let found = statx(libc::AT_FDCWD, &text, libc::AT_SYMLINK_NOFOLLOW, 0).ok()?;
-        Some(found.identity)
+        Some(found)
     };
     let mut above = path.ancestors().skip(1);
     let mut mount = above.next()?;
     let mut root = look_up(mount)?;
     for directory in above {
         match look_up(directory) {
-            Some(found) if found.cache == root.cache => (mount, root) = (directory, found),
+            Some(found) if found.mount == root.mount => (mount, root) = (directory, found),
             _ => break,
         }
     }
     let mount = root::whole(mount);
     Some(Place {
         mount_bytes: u16::try_from(mount.as_os_str().len()).ok()?,
-        inode: root.inode,
-        born_ns: root.born_ns,
+        inode: root.identity.inode,
+        born_ns: root.identity.born_ns,
         uuid: uuid(fd),
     })
 }
@@ -128,7 +132,7 @@ pub(super) fn is_mounted(description: &Description, nearest: Option<&Found>) -> 
         ..place
     };
     // Another mount may hide that part of the file system now.
-    let is_same_mount = nearest.is_some_and(|it| it.identity.cache == root.identity.cache);
+    let is_same_mount = nearest.is_some_and(|it| it.mount == root.mount);
     Ok(is_same_mount && place.is_same(&present))
 }
 
@@ -193,8 +197,8 @@ struct Handle {
 
 const HANDLE_BYTES_MAX: usize = 128;
 
-/// The handle of a descriptor's file, as [`Description`] has it.
-fn handle(fd: libc::c_int) -> Vec<u8> {
+/// The handle of a file, as [`Description`] has it; the arguments are those of name_to_handle_at(2).
+fn handle(fd: libc::c_int, path: &CStr, flags: libc::c_int) -> Vec<u8> {
     let mut handle = Handle {
         bytes: HANDLE_BYTES_MAX as libc::c_uint,
         kind: 0,
@@ -206,10 +210,10 @@ fn handle(fd: libc::c_int) -> Vec<u8> {
         libc::syscall(
             libc::SYS_name_to_handle_at,
             fd,
-            c"".as_ptr(),
+            path.as_ptr(),
             &raw mut handle,
             &raw mut mount,
-            libc::AT_EMPTY_PATH,
+            flags,
         )
     };
     match handle.data.get(..handle.bytes as usize) {
@@ -218,15 +222,22 @@ fn handle(fd: libc::c_int) -> Vec<u8> {
     }
 }
 
-/// The file of a handle, for writing, in the file system of `directory`. `None` if it is gone, or we may not (root may).
-pub(super) fn open_handle(directory: &File, handle: &[u8]) -> Option<File> {
-    let (kind, bytes) = handle.split_first_chunk()?;
+/// The file of a handle, for writing, in the file system of `directory`.
+///
+/// # Errors
+/// ESTALE if it is gone; EPERM if we may not use handles (root may); EINVAL without one.
+pub(super) fn open_handle(directory: &File, handle: &[u8]) -> io::Result<File> {
+    let (kind, bytes) = handle.split_first_chunk().ok_or(io::ErrorKind::InvalidInput)?;
     let mut handle = Handle {
         bytes: bytes.len() as libc::c_uint,
         kind: i32::from_le_bytes(*kind),
         data: [0; HANDLE_BYTES_MAX],
     };
-    handle.data.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    let data = handle
+        .data
+        .get_mut(..bytes.len())
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    data.copy_from_slice(bytes);
     let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: the kernel reads as much of `handle` as that says it has.
     let fd = unsafe {
@@ -237,8 +248,11 @@ pub(super) fn open_handle(directory: &File, handle: &[u8]) -> Option<File> {
             flags,
         )
     };
-    // SAFETY: new, and nobody else's.
-    (fd >= 0).then(|| unsafe { File::from_raw_fd(fd as libc::c_int) })
+    match fd {
+        // SAFETY: new, and nobody else's.
+        0.. => Ok(unsafe { File::from_raw_fd(fd as libc::c_int) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A sync looks at these.
@@ -274,6 +288,18 @@ fn owner(data: &libc::statx) -> [u32; 3] {
     [u32::from(data.stx_mode), data.stx_uid, data.stx_gid]
 }
 
+/// When the descriptor's file changed last (ctime, ns since 1970); 0 if nobody tells. The next change gets a time of its own: as of
+/// [`status`].
+pub(super) fn changed_ns(file: impl AsFd) -> u64 {
+    let found = ask(
+        file.as_fd().as_raw_fd(),
+        c"",
+        libc::AT_EMPTY_PATH,
+        libc::STATX_CTIME,
+    );
+    found.map_or(0, |it| ns(it.stx_ctime))
+}
+
 /// The inode of the descriptor's file.
 pub(super) fn inode(file: impl AsFd) -> io::Result<u64> {
     let fd = file.as_fd().as_raw_fd();
@@ -304,23 +330,55 @@ fn statx(fd: libc::c_int, path: &CStr, flags: libc::c_int, times: libc::c_uint) 
     let place = libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BTIME;
     let data = ask(fd, path, flags, file | place | mount | times)?;
     let boot = boot()?;
-    let mount = data.stx_mnt_id.to_le_bytes();
-    let device = [data.stx_dev_major, data.stx_dev_minor]
-        .map(u32::to_le_bytes)
-        .concat();
+    let device = [data.stx_dev_major, data.stx_dev_minor];
+    let numbers = device.map(u32::to_le_bytes).concat();
+    let mount = hash(boot, &[&data.stx_mnt_id.to_le_bytes(), &numbers]);
     let has_birth = data.stx_mask & libc::STATX_BTIME != 0;
     Ok(Found {
         identity: Identity {
             inode: data.stx_ino,
-            born_ns: if has_birth { ns(data.stx_btime) } else { 0 },
-            cache: hash(boot, &[&mount, &device]),
+            born_ns: match has_birth {
+                true => ns(data.stx_btime),
+                false => generation(fd, path, flags),
+            },
+            cache: mounting(device).map_or(mount, |it| {
+                hash(boot, &[b"mounting", &it.to_le_bytes(), &numbers])
+            }),
+            device: hash(boot, &[&numbers]),
         },
         owner: owner(&data),
         size: data.stx_size,
         is_regular: u32::from(data.stx_mode) & libc::S_IFMT == libc::S_IFREG,
         links: data.stx_nlink,
         changed_ns: if times != 0 { ns(data.stx_ctime) } else { 0 },
+        mount,
     })
+}
+
+/// Number of the time that the device's file system is mounted: the inode of its directory in sysfs, which is made anew each time. All mounts
+/// of the file system have this one number, in all namespaces, and one page cache. `None` if it has no such directory.
+fn mounting([major, minor]: [u32; 2]) -> Option<u64> {
+    // Systems that are on no device alone, as btrfs, have this number.
+    if major == 0 {
+        return None;
+    }
+    let sys = own::sys()?;
+    let link = readlinkat(sys, format!("dev/block/{major}:{minor}"), Vec::new()).ok()?;
+    let name = link.to_str().ok()?.rsplit('/').next()?;
+    let look = |kind| statat(sys, format!("fs/{kind}/{name}"), AtFlags::empty()).ok();
+    Some(["ext4", "xfs", "f2fs"].into_iter().find_map(look)?.st_ino)
+}
+
+/// What tells a file from others that had its inode before, if its file system tells no births: a hash of its handle, which has the
+/// inode's generation. As a time it is in the first second of 1970, before every change of a file. 0 without a handle.
+fn generation(fd: libc::c_int, path: &CStr, flags: libc::c_int) -> u64 {
+    // By default name_to_handle_at follows no link, and statx does.
+    let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) == 0;
+    let flags = flags & libc::AT_EMPTY_PATH | if follows { libc::AT_SYMLINK_FOLLOW } else { 0 };
+    match handle(fd, path, flags) {
+        handle if handle.is_empty() => 0,
+        handle => hash(HASH_BASIS, &[&handle]) % 999_999_999 + 1,
+    }
 }
 
 /// [`hash`] of the boot. It is read once, as another root may lack it.
@@ -337,7 +395,7 @@ fn boot() -> io::Result<u64> {
 
 /// Reads what another root may lack.
 pub fn prepare() {
-    let _ = (own::proc(), boot());
+    let _ = (own::proc(), own::sys(), boot());
 }
 
 /// FNV-1a.

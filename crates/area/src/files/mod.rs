@@ -262,7 +262,7 @@ impl Journal {
 
     /// Writes for a descriptor that was opened with O_SYNC or O_DSYNC, so that the kernel does not sync: as [`Journal::write`], by a
     /// descriptor of the journal's own. The program's keeps its flags, for whoever inherits it. `None` if there is no such
-    /// descriptor, as when the program may not open its file again.
+    /// descriptor, as when the program may not open its file again; or if the file was given up, as others may move the cursor.
     pub fn write_unsynced(
         &self,
         fd: RawFd,
@@ -273,8 +273,17 @@ impl Journal {
     ) -> Option<isize> {
         let plain = self.shared.lock().plain.get(&id).map(Arc::clone)?;
         let parts: Vec<_> = data.iter().map(|piece| io::IoSlice::new(piece)).collect();
-        let make = || write_plain(plain.as_fd(), fd, at, appends, &parts);
-        Some(self.write(fd, id, at, data, make))
+        let write = |_: &Opened| {
+            if self.shared.lock().files.is_removed(id) {
+                return None;
+            }
+            let written = write_plain(plain.as_fd(), fd, at, appends, &parts);
+            if written > 0 {
+                self.log_write(fd, id, at, data, written as usize);
+            }
+            Some(written)
+        };
+        self.shared.change(id, write).flatten()
     }
 
     /// Changes the file's size by `make`, which returns 0 if it did; durable on return if it is less then.

@@ -92,14 +92,17 @@ pub(super) struct Syncing {
 }
 
 impl Syncing {
-    pub fn run(&self) -> io::Result<()> {
+    /// When the file had changed last before (ctime); 0: nobody knows.
+    pub fn run(&self) -> io::Result<u64> {
         let file = self.file.as_deref();
+        let since_ns = file.map_or(0, identity::changed_ns);
         file.map_or(Ok(()), sync_file)?;
         match &self.directory {
-            Some((_, Some(own))) => sync_file(&**own),
-            Some((path, None)) => sync_directory(path, file.map(AsFd::as_fd)),
-            None => Ok(()),
+            Some((_, Some(own))) => sync_file(&**own)?,
+            Some((path, None)) => sync_directory(path, file.map(AsFd::as_fd))?,
+            None => {}
         }
+        Ok(since_ns)
     }
 }
 

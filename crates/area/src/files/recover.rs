@@ -17,7 +17,9 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{
+    DirBuilderExt, DirEntryExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown,
+};
 use std::path::{Path, PathBuf};
 use store::files::{self, Claim, Description, Evidence, Fate, FileId, NO_CACHE, NO_UUID, Present};
 use store::{Durability, Kind, Op, StructureId};
@@ -108,29 +110,54 @@ pub(super) fn judge(id: FileId, description: Description, claim: Claim) -> Resul
     })
 }
 
-/// The file that had the name `path`, under another one: by its handle, or in the same directory if we may not use that.
+/// The file that had the name `path`, under another one: by its handle, or by a look at all names if we may not use that.
 fn find(
     path: &Path,
     description: &Description,
     is_it: impl Fn(&Found) -> bool,
 ) -> Option<(PathBuf, File, Found)> {
-    let nearest = path.ancestors().skip(1).find_map(|it| File::open(it).ok())?;
-    if let Some(file) = open_handle(&nearest, &description.handle) {
-        let found = look_at(&file)
-            .ok()
-            .filter(|found| found.links > 0 && is_it(found))?;
-        let path = match name(&file) {
-            Name::Path(path) => path,
-            _ => path.to_owned(),
-        };
-        return Some((path, file, found));
+    let nearest = path.ancestors().skip(1).find(|it| File::open(it).is_ok())?;
+    match open_handle(&File::open(nearest).ok()?, &description.handle) {
+        Ok(file) => {
+            let found = look_at(&file)
+                .ok()
+                .filter(|found| found.links > 0 && is_it(found))?;
+            let path = match name(&file) {
+                Name::Path(path) => path,
+                _ => path.to_owned(),
+            };
+            Some((path, file, found))
+        }
+        // It is gone.
+        Err(error) if error.raw_os_error() == Some(libc::ESTALE) => None,
+        Err(_) => {
+            let mount = mount_of(description).unwrap_or_else(|| nearest.to_owned());
+            let path = search(nearest, &mount, description.identity.inode)?;
+            let file = open_target(&path).ok()?;
+            let found = look_at(&file).ok().filter(is_it)?;
+            Some((path, file, found))
+        }
     }
-    let entries = fs::read_dir(path.parent()?).ok()?.flatten();
-    let mut same = entries.filter(|entry| entry.ino() == description.identity.inode);
-    let path = same.next()?.path();
-    let file = open_target(&path).ok()?;
-    let found = look_at(&file).ok().filter(is_it)?;
-    Some((path, file, found))
+}
+
+/// A name of the inode: in `nearest` or below, or else anywhere on its mount, as far as we may look.
+fn search(nearest: &Path, mount: &Path, inode: u64) -> Option<PathBuf> {
+    let device = fs::metadata(nearest).ok()?.dev();
+    [nearest, mount].into_iter().find_map(|top| {
+        let mut directories = vec![top.to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                if !entry.file_type().is_ok_and(|it| it.is_dir()) {
+                    if entry.ino() == inode {
+                        return Some(entry.path());
+                    }
+                } else if entry.metadata().is_ok_and(|it| it.dev() == device) {
+                    directories.push(entry.path());
+                }
+            }
+        }
+        None
+    })
 }
 
 /// The files that the area describes, and its claim to change them.
@@ -314,6 +341,64 @@ fn refuse(subjects: &[Subject], writes: &Log) -> Result<(), FilesError> {
     Ok(())
 }
 
+/// Files that have all that the log leaves of them, though their page cache is another one: their system was unmounted in order.
+/// What they have besides came later, and stays.
+fn complete(subjects: &mut [Subject], writes: &Log) -> Result<(), FilesError> {
+    let read = |position| Ok::<_, FilesError>(writes.read(position)?);
+    let mut present: BTreeMap<FileId, File> = subjects
+        .iter()
+        .filter(|it| matches!(it.fate, Fate::Replay | Fate::Rewrite))
+        .filter_map(|it| Some((it.id, open_same(it)?)))
+        .collect();
+    if present.is_empty() {
+        return Ok(());
+    }
+    let outcomes = files::outcomes(writes.positions()?, read)?;
+    let has_room = |id: &FileId, file: &File| {
+        let size = file.metadata().map_or(0, |it| it.len());
+        let outcome = outcomes.get(id);
+        outcome.is_none_or(|it| !it.is_cut && it.size <= size)
+    };
+    present.retain(|id, file| has_room(id, file));
+    let mut nth = 0;
+    let mut found = Vec::new();
+    files::replay(writes.positions()?, read, |id, offset, data, _| {
+        let outcome = outcomes.get(&id).zip(present.get(&id));
+        let is_there = outcome.is_none_or(|(outcome, file)| {
+            let mut parts = outcome.last_of(nth, offset..offset + data.len() as u64);
+            parts.all(|part| {
+                found.resize((part.end - part.start) as usize, 0);
+                let wanted = &data[(part.start - offset) as usize..(part.end - offset) as usize];
+                file.read_exact_at(&mut found, part.start).is_ok() && found == wanted
+            })
+        });
+        if !is_there {
+            present.remove(&id);
+        }
+        nth += 1;
+        Ok::<_, FilesError>(())
+    })?;
+    for subject in subjects.iter_mut().filter(|it| present.contains_key(&it.id)) {
+        subject.fate = Fate::Complete;
+    }
+    Ok(())
+}
+
+/// The described file as it is now, for reading; `None` if another one is there, or none.
+fn open_same(subject: &Subject) -> Option<File> {
+    let same = |file: &File| {
+        look_at(file).is_ok_and(|it| it.is_regular && it.identity.is_same_file(&subject.description.identity))
+    };
+    let options = || {
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(&subject.path)
+            .ok()
+    };
+    options().filter(same)
+}
+
 /// The target of a file whose changes are made again; `description` says what it is from now on, if it is made anew.
 fn target(subject: &mut Subject, area: &Area, map: StructureId) -> Result<File, FilesError> {
     let path = &subject.path;
@@ -365,6 +450,9 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
         {
             FilesError::Forbidden { path, user: *user }
         }
+        (None, FilesError::File { path, source }) if source.raw_os_error() == Some(libc::EPERM) => {
+            FilesError::Sealed(path)
+        }
         (_, error) => error,
     })
 }
@@ -372,6 +460,7 @@ pub(super) fn in_place(area: &Area, map: StructureId, writes: &Log) -> Result<Re
 fn bring_back(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, FilesError> {
     let (mut all, claim) = subjects(area)?;
     refuse(&all, writes)?;
+    complete(&mut all, writes)?;
     let mut lease = Lease::new(map, claim);
     let mut recovered = Recovered::default();
     let mut targets = BTreeMap::new();
@@ -400,6 +489,13 @@ fn bring_back(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, 
                 let file = target(subject, area, map)?;
                 targets.insert(subject.id, Target { path, file });
                 recovered.replayed += 1;
+            }
+            // It may have another name where nobody looks.
+            Fate::Gone if !subject.description.is_removed => {
+                let mut above = path.ancestors().skip(1);
+                let nearest = above.find_map(|it| File::open(it).ok());
+                let synced = nearest.map_or_else(|| Ok(rustix::fs::sync()), rustix::fs::syncfs);
+                at(&path, synced.map_err(io::Error::from))?;
             }
             Fate::Gone | Fate::Refuse(_) | Fate::Away => {}
         }

@@ -2,7 +2,7 @@
 
 use super::identity::{self, Name};
 use super::lease::Lease;
-use super::opened::{Opened, Syncing, open_directory};
+use super::opened::{Opened, Syncing, open_directory, sync_file};
 use super::root;
 use crate::area::Area;
 use crate::own::{self, Own};
@@ -230,10 +230,11 @@ impl Shared {
             .map(|&(id, with_directory)| (id, self.syncing(&state, id, with_directory)))
             .collect();
         drop(state);
+        let mut since_ns = BTreeMap::new();
         for (id, sync) in syncs {
-            sync.run().inspect_err(|_| self.fail(id))?;
+            since_ns.insert(id, sync.run().inspect_err(|_| self.fail(id))?);
         }
-        self.settle_round(&round, end)
+        self.settle_round(&round, &since_ns, end)
             .inspect_err(|_| self.lock().has_failed = true)
     }
 
@@ -245,13 +246,13 @@ impl Shared {
         state.files.begin_checkpoint()
     }
 
-    /// All files of the checkpoint are durable.
-    fn settle_round(&self, round: &Round, end: u64) -> io::Result<()> {
+    /// All files of the checkpoint are durable, as they were last changed at these times.
+    fn settle_round(&self, round: &Round, since_ns: &BTreeMap<FileId, u64>, end: u64) -> io::Result<()> {
         let (map, log) = (self.map, self.writes.id());
         let mut state = self.lock();
         let mut puts = Vec::new();
         let mut forgotten = Vec::new();
-        for settled in state.files.end_checkpoint(round) {
+        for settled in state.files.end_checkpoint(round, since_ns) {
             match settled {
                 Settled::Put(number, description) => puts.push((number, number.key(), description)),
                 Settled::Forget(number) => forgotten.push(number.key()),
@@ -310,9 +311,9 @@ impl Shared {
                 None => return Ok(()),
             }
         };
-        syncing.run().inspect_err(|_| self.fail(id))?;
+        let since_ns = syncing.run().inspect_err(|_| self.fail(id))?;
         let mut state = self.lock();
-        let Some(number) = state.files.settle(id) else {
+        let Some(number) = state.files.settle(id, since_ns) else {
             state.close_if_unneeded(id);
             return Ok(());
         };
@@ -355,6 +356,40 @@ impl Shared {
         let _ = self.area.enter(&[put]).and_then(|_| self.area.sync());
     }
 
+    /// Makes the directories of fresh files durable, and dates these by them: so recovery knows a directory that is older. Nobody waits for
+    /// that, and without it there is no date.
+    fn date(&self) {
+        let directories: BTreeMap<PathBuf, Arc<Own>> = {
+            let state = self.lock();
+            let paths = state.files.undated().map(|id| state.files.path(id));
+            let known = |path: &[u8]| state.directories.get_key_value(directory_of(path)?);
+            let all = paths.filter_map(known);
+            all.map(|(path, own)| (path.clone(), Arc::clone(own))).collect()
+        };
+        for (directory, own) in directories {
+            let since_ns = identity::changed_ns(&*own);
+            if since_ns == 0 || sync_file(&*own).is_err() {
+                continue;
+            }
+            let mut state = self.lock();
+            let undated: Vec<_> = state.files.undated().collect();
+            for id in undated {
+                if directory_of(state.files.path(id)) == Some(&directory)
+                    && let Some((number, data)) = state.files.dated(id, since_ns)
+                {
+                    let (map, key) = (self.map, number.key());
+                    let put = Op::Put {
+                        map,
+                        key: &key,
+                        data: &data,
+                    };
+                    // The next sync of the log makes it durable. An area that is full has no date.
+                    let _ = self.area.enter(&[put]);
+                }
+            }
+        }
+    }
+
     /// The thread: checkpoints when they are due.
     pub fn run(&self) {
         let mut state = self.lock();
@@ -376,6 +411,9 @@ impl Shared {
             if !wait.timed_out() || state.is_closing || state.has_failed {
                 continue;
             }
+            drop(state);
+            self.date();
+            state = self.lock();
             let logged = state.files.logged_bytes();
             // Those that were closed since, and what others have removed, would keep descriptors and space.
             if state.files.is_unsettled() && (logged == seen || closed > 0) {

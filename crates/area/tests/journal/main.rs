@@ -54,6 +54,11 @@ mod own {
 
     pub(crate) fn proc() {}
 
+    /// As in a root without one.
+    pub(crate) fn sys() -> Option<BorrowedFd<'static>> {
+        None
+    }
+
     pub(crate) fn spare() -> usize {
         64
     }

@@ -13,7 +13,7 @@ mod place;
 mod recovery;
 
 pub use place::{NO_UUID, Place};
-pub use recovery::{Evidence, Fate, Malformed, Present, least_sizes, replay};
+pub use recovery::{Evidence, Fate, Malformed, Outcome, Present, least_sizes, outcomes, replay};
 
 use crate::format::{u32_at, u64_at};
 use place::PLACE_BYTES;
@@ -31,6 +31,8 @@ pub const NO_CACHE: u64 = 0;
 const FRESH: u8 = 1;
 const REMOVED: u8 = 2;
 const PLACED: u8 = 4;
+const DATED: u8 = 8;
+const DATE_BYTES: usize = 8;
 
 /// Number of a file, and of what the area has of it; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,16 +79,23 @@ impl Claim {
 pub struct Identity {
     /// Its inode.
     pub inode: u64,
-    /// When that was made, in ns; 0 if the file system does not tell.
+    /// When that was made, in ns. If the file system does not tell, a number below 10⁹ that tells the inode's files apart; 0 without that.
     pub born_ns: u64,
-    /// Hash of the boot and the mount: as long as it is the same, so is the page cache.
+    /// Hash of the boot and the time that the file system was mounted: as long as it is the same, so is the page cache.
     pub cache: u64,
+    /// Hash of the boot and the device: it tells files of one program apart, and is not kept. 0 in what was read.
+    pub device: u64,
 }
 
 impl Identity {
     /// True if both are the same file, whichever page cache it is in.
     pub fn is_same_file(&self, other: &Self) -> bool {
         (self.inode, self.born_ns) == (other.inode, other.born_ns)
+    }
+
+    /// True if both are the same file at one time, by whichever mount.
+    fn is_same_now(&self, other: &Self) -> bool {
+        self.is_same_file(other) && self.device == other.device
     }
 }
 
@@ -102,6 +111,9 @@ pub struct Description {
     pub identity: Identity,
     /// The mount that it was on; `None` in areas of before version 3, and where nobody can tell.
     pub place: Option<Place>,
+    /// What the file system has durably changed not before (ctime, ns since 1970): the file, or the directory of a fresh one. 0 if nobody
+    /// knows. A file system that is older was brought back from a backup.
+    pub since_ns: u64,
     /// Mode, user and group, to make it again.
     pub owner: [u32; 3],
     /// The log has all that it holds.
@@ -120,6 +132,10 @@ impl Description {
             bytes[2..4].copy_from_slice(&place.mount_bytes.to_le_bytes());
             bytes.extend_from_slice(&place.emit());
         }
+        if self.since_ns != 0 {
+            bytes[0] |= DATED;
+            bytes.extend_from_slice(&self.since_ns.to_le_bytes());
+        }
         bytes[1] = u8::try_from(self.handle.len()).expect("handles are that short");
         for (index, part) in self.owner.iter().enumerate() {
             bytes[4 + 4 * index..][..4].copy_from_slice(&part.to_le_bytes());
@@ -128,6 +144,7 @@ impl Description {
             inode,
             born_ns,
             cache,
+            device: _,
         } = self.identity;
         for (index, part) in [inode, born_ns, cache].iter().enumerate() {
             bytes[16 + 8 * index..][..8].copy_from_slice(&part.to_le_bytes());
@@ -147,9 +164,15 @@ impl Description {
             place = Some(Place::parse(mount_bytes, part));
             rest = others;
         }
+        let mut since_ns = 0;
+        if fixed[0] & DATED != 0 {
+            let (part, others) = rest.split_first_chunk::<DATE_BYTES>()?;
+            since_ns = u64::from_le_bytes(*part);
+            rest = others;
+        }
         let (handle, path) = rest.split_at_checked(usize::from(fixed[1]))?;
         let is_short = |it: Place| usize::from(it.mount_bytes) > path.len();
-        let is_sound = fixed[0] & !(FRESH | REMOVED | PLACED) == 0
+        let is_sound = fixed[0] & !(FRESH | REMOVED | PLACED | DATED) == 0
             && path.first() == Some(&b'/')
             && !place.is_some_and(is_short);
         is_sound.then(|| Self {
@@ -159,8 +182,10 @@ impl Description {
                 inode: u64_at(fixed, 16),
                 born_ns: u64_at(fixed, 24),
                 cache: u64_at(fixed, 32),
+                device: 0,
             },
             place,
+            since_ns,
             owner: [u32_at(fixed, 4), u32_at(fixed, 8), u32_at(fixed, 12)],
             is_fresh: fixed[0] & FRESH != 0,
             is_removed: fixed[0] & REMOVED != 0,
@@ -299,7 +324,8 @@ impl Files {
         let mut all = self.files.iter_mut();
         // One that was removed keeps its inode while it is open.
         let known = all.find(|(_, it)| {
-            it.description.identity == description.identity && (it.opens > 0 || !it.description.is_removed)
+            it.description.identity.is_same_now(&description.identity)
+                && (it.opens > 0 || !it.description.is_removed)
         });
         if let Some((&id, file)) = known {
             file.opens += 1;
@@ -552,6 +578,9 @@ impl Files {
             file.description.path = path.to_vec();
             file.description.place = place();
             file.has_moved = true;
+            if file.description.is_fresh {
+                file.description.since_ns = 0;
+            }
         }
     }
 
@@ -573,11 +602,12 @@ impl Files {
         needs.then_some(!file.is_named || file.has_moved || file.description.is_removed)
     }
 
-    /// The file was synced as [`Files::unsettled`] says, and has not changed since: the number that the map has to forget, durably.
-    /// What the log has of the file is nobody's then.
-    pub fn settle(&mut self, id: FileId) -> Option<FileId> {
+    /// The file, which had last changed at `since_ns`, was synced as [`Files::unsettled`] says, and has not changed since: the number that
+    /// the map has to forget, durably. What the log has of the file is nobody's then.
+    pub fn settle(&mut self, id: FileId, since_ns: u64) -> Option<FileId> {
         let next = FileId(self.next);
         let file = self.files.get_mut(&id)?;
+        file.description.since_ns = since_ns;
         (file.missed, file.logged, file.unsynced_bytes) = (None, None, 0);
         (file.is_named, file.has_moved, file.description.is_fresh) = (true, false, false);
         let forgotten = core::mem::take(&mut file.is_described).then_some(file.number);
@@ -644,8 +674,24 @@ impl Files {
         }
     }
 
-    /// All files of the checkpoint are durable: what changes in the map, in one batch with the log's trim.
-    pub fn end_checkpoint(&mut self, round: &Round) -> Vec<Settled> {
+    /// The directory of a fresh file, which had last changed at `since_ns`, is durable with what it had then: the description from now on.
+    pub fn dated(&mut self, id: FileId, since_ns: u64) -> Option<(FileId, Vec<u8>)> {
+        let file = self.files.get_mut(&id).filter(|it| it.description.is_fresh)?;
+        file.description.since_ns = since_ns;
+        file.is_described.then(|| (file.number, file.description.emit()))
+    }
+
+    /// Fresh files of which no date is known.
+    pub fn undated(&self) -> impl Iterator<Item = FileId> + '_ {
+        let is_undated =
+            |it: &File| it.description.is_fresh && it.description.since_ns == 0 && it.is_described;
+        let all = self.files.iter().filter(move |(_, it)| is_undated(it));
+        all.map(|(&id, _)| id)
+    }
+
+    /// All files of the checkpoint are durable, as they were last changed at these times (0: nobody knows): what changes in the map, in one
+    /// batch with the log's trim.
+    pub fn end_checkpoint(&mut self, round: &Round, since_ns: &BTreeMap<FileId, u64>) -> Vec<Settled> {
         let mut settled = Vec::new();
         let before = |at: Option<u64>| at.is_some_and(|at| at < round.number);
         for &(id, _) in &round.files {
@@ -664,11 +710,12 @@ impl Files {
                 file.logged = None;
             }
             file.is_named = true;
-            let was_fresh = core::mem::take(&mut file.description.is_fresh);
-            let is_new = core::mem::take(&mut file.has_moved) || was_fresh;
+            file.description.is_fresh = false;
+            file.has_moved = false;
+            file.description.since_ns = since_ns.get(&id).copied().unwrap_or(0);
             match (file.logged.is_some(), file.is_described) {
-                (true, _) if is_new => settled.push(Settled::Put(file.number, file.description.emit())),
-                (true, _) | (false, false) => {}
+                (true, _) => settled.push(Settled::Put(file.number, file.description.emit())),
+                (false, false) => {}
                 (false, true) => {
                     settled.push(Settled::Forget(file.number));
                     file.is_described = false;
@@ -690,7 +737,7 @@ impl Files {
 
     /// The file that is this one.
     pub fn find(&self, identity: &Identity) -> Option<FileId> {
-        let is_it = |it: &File| it.description.identity == *identity && !it.description.is_removed;
+        let is_it = |it: &File| it.description.identity.is_same_now(identity) && !it.description.is_removed;
         let mut all = self.files.iter();
         all.find_map(|(&id, it)| is_it(it).then_some(id))
     }

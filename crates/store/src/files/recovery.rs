@@ -63,6 +63,11 @@ impl Description {
         let is_intact = evidence.cache == Some(wanted.cache);
         let has_moved_on = evidence.changed_ns > claim.until_ns;
         let has_new_names = evidence.directory_changed_ns > claim.until_ns;
+        let dated_ns = match self.is_fresh {
+            true => evidence.directory_changed_ns,
+            false => evidence.changed_ns,
+        };
+        let is_rolled_back = dated_ns < self.since_ns;
         // An older file that changed after this one was born came to the path later, as by a rename.
         let came_later = evidence.changed_ns > wanted.born_ns;
         let is_older = |it: Identity| {
@@ -72,8 +77,15 @@ impl Description {
             Present::File(it) if is_intact && it.is_same_file(&wanted) => Fate::Complete,
             _ if is_intact => Fate::Gone,
             _ if !evidence.is_mounted => Fate::Away,
+            Present::Nothing if self.is_removed => Fate::Gone,
+            Present::File(_) | Present::Nothing if is_rolled_back => {
+                Fate::Refuse("is older than its program left it, as in a backup that was brought back")
+            }
             Present::File(it) if it.is_same_file(&wanted) => match (self.is_removed, self.is_fresh) {
                 _ if has_moved_on => Fate::Refuse("was changed after the program that the area belongs to"),
+                (true, _) | (_, true) if wanted.born_ns == 0 => {
+                    Fate::Refuse("may be another file, as its file system does not tell when files were made")
+                }
                 (true, _) => Fate::Remove,
                 (false, true) => Fate::Rewrite,
                 (false, false) => Fate::Replay,
@@ -113,6 +125,65 @@ pub fn least_sizes<E: From<Malformed>>(
         position += 1 + u64::from(change.pieces.unwrap_or(0));
     }
     Ok(least)
+}
+
+/// What the log leaves of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Parts of the file, by their beginnings: their ends, and which change of the log has written them last.
+    parts: BTreeMap<u64, (u64, u64)>,
+    /// Bytes of the file.
+    pub size: u64,
+    /// A change made it shorter, so what is behind its end is older.
+    pub is_cut: bool,
+}
+
+impl Outcome {
+    fn change(&mut self, nth: u64, part: Range<u64>, size: u64) {
+        self.is_cut |= size < self.size;
+        self.size = size;
+        if part.is_empty() {
+            return;
+        }
+        let overlapped = self.parts.range(..part.end).rev();
+        let overlapped: Vec<_> = overlapped
+            .take_while(|(_, (end, _))| *end > part.start)
+            .map(|(&start, &(end, by))| (start, end, by))
+            .collect();
+        for (start, end, by) in overlapped {
+            self.parts.remove(&start);
+            if start < part.start {
+                self.parts.insert(start, (part.start, by));
+            }
+            if end > part.end {
+                self.parts.insert(part.end, (end, by));
+            }
+        }
+        self.parts.insert(part.start, (part.end, nth));
+    }
+
+    /// Those parts of `part` that the change has written last.
+    pub fn last_of(&self, nth: u64, part: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let all = self.parts.range(part.start..part.end);
+        all.filter(move |(_, (_, by))| *by == nth)
+            .map(|(&start, &(end, _))| start..end)
+    }
+}
+
+/// Goes through the log: what it leaves of each file in the end.
+pub fn outcomes<E: From<Malformed>>(
+    positions: Range<u64>,
+    read: impl FnMut(u64) -> Result<Option<Vec<u8>>, E>,
+) -> Result<BTreeMap<FileId, Outcome>, E> {
+    let mut outcomes: BTreeMap<FileId, Outcome> = BTreeMap::new();
+    let mut nth = 0;
+    replay(positions, read, |id, offset, data, size| {
+        let part = offset..offset + data.len() as u64;
+        outcomes.entry(id).or_default().change(nth, part, size);
+        nth += 1;
+        Ok(())
+    })?;
+    Ok(outcomes)
 }
 
 /// Goes through the log: `read` reads a position, `apply` takes each change: of which file, where its data goes, the data, and
