@@ -10,8 +10,11 @@ import fcntl
 import os
 import resource
 import shutil
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -42,6 +45,25 @@ def lock_from_outside(path, call):
     code = f"import fcntl, sys; fcntl.{call}(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     other = subprocess.run([sys.executable, "-c", code, path], stderr=subprocess.PIPE, env=outside())
     return "taken by another" if b"BlockingIOError" in other.stderr else "free"
+
+
+def of_area(path):
+    """What the area would make of a file after a crash of the machine; none if it has nothing of the file, as without an area."""
+    area = os.environ.get("SWITCHYARD_AREA")
+    if not area:
+        return None
+    with tempfile.TemporaryDirectory() as copies:
+        subprocess.run([os.environ["SWITCHYARD"], "export", area, copies], env=outside(), check=True, stdout=subprocess.DEVNULL)
+        return contents(copies + path) if os.path.exists(copies + path) else None
+
+
+def contents(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def after_crash(path):
+    return of_area(path) or contents(path)
 
 
 def said(call):
@@ -270,6 +292,144 @@ def settings_of_a_process(directory):
     os.close(file)
     with open("/proc/self/coredump_filter") as file:
         print(int(file.read(), 16) == before ^ 1)
+
+
+def make_ring():
+    """A ring of the program, of which the library tells the user."""
+    ring = libc.syscall(425, 4, ctypes.create_string_buffer(120))
+    if ring >= 0:
+        os.close(ring)
+
+
+@case
+def standard_error_without_a_reader(directory):
+    # bug: SIGPIPE killed the program. cause: the library's line to the user.
+    reader, writer = os.pipe()
+    code = """
+import ctypes, os, signal, sys
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+os.write(file, b"data"), os.fsync(file)
+sys.stdin.read()
+ctypes.CDLL(None).syscall(425, 4, ctypes.create_string_buffer(120))
+os.write(file, b"data"), os.fsync(file)
+print("ends well", os.path.getsize(sys.argv[1]), signal.sigpending(), flush=True)
+"""
+    other = subprocess.Popen([sys.executable, "-c", code, directory + "/f"], stdin=subprocess.PIPE, stderr=writer)
+    os.close(writer)
+    os.close(reader)
+    other.stdin.close()
+    print(other.wait())
+
+
+@case
+def number_of_standard_error(directory):
+    # bug: a line to the user overwrote the file that had got the number 2.
+    file = opened(directory + "/f")
+    synced(file)
+    kept = os.dup(2)
+    os.close(2)
+    data = opened(directory + "/data")
+    os.write(data, b"A" * 64)
+    os.lseek(data, 0, os.SEEK_SET)
+    make_ring()
+    synced(file)
+    os.dup2(kept, 2)
+    with open(directory + "/data", "rb") as file:
+        print(data, file.read())
+
+
+def until_refused(directory, limit):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    files = []
+    try:
+        while True:
+            files.append(opened(f"{directory}/f{len(files)}"))
+            synced(files[-1])
+    except OSError as error:
+        print(errno.errorcode[error.errno], len(files) > limit - 20)
+    return files
+
+
+@case
+def descriptors_of_a_hard_limit(directory):
+    # bug: half of the descriptors were the library's, and then it took a look that failed for a ring. fix: it closes its own.
+    files = until_refused(directory, 1024)
+    print([said(lambda: synced(file, b"more")) for file in files[::200]], [os.path.getsize(f"{directory}/f{n}") for n in (0, 400, 800)])
+    for file in files:
+        os.close(file)
+    print(opened(directory + "/f") == files[0])
+
+
+@case
+def descriptors_of_a_soft_limit(directory):
+    # The library's are above it, and stay: the file is followed still.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    file = opened(directory + "/f")
+    others = []
+    try:
+        while True:
+            others.append(os.dup(file))
+    except OSError as error:
+        print(errno.errorcode[error.errno], others[-1])
+    for other in others:
+        os.close(other)
+    synced(file)
+    above = [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd >= 1000]
+    print(any(os.readlink(f"/proc/self/fd/{fd}") == directory + "/f" for fd in above) or "SWITCHYARD_AREA" not in os.environ)
+
+
+@case
+def descriptors_of_a_low_hard_limit(directory):
+    files = until_refused(directory, 200)
+    for file in files[:2]:
+        os.close(file)
+    print(os.pipe() == tuple(files[:2]), said(lambda: socket.socket()))
+
+
+@case
+def appending_by_another_descriptor(directory):
+    # bug: O_APPEND was believed to be the descriptor's. cause: it is the opening's, and another descriptor of that may change it.
+    file = opened(directory + "/f", os.O_RDWR | os.O_CREAT | os.O_DSYNC)
+    other = os.dup(file)
+    os.write(file, b"0123456789")
+    fcntl.fcntl(other, fcntl.F_SETFL, os.O_APPEND)
+    os.lseek(file, 0, os.SEEK_SET)
+    os.write(file, b"abc")
+    print(after_crash(directory + "/f"), os.lseek(file, 0, os.SEEK_CUR))
+    file = opened(directory + "/f.more", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    other = os.dup(file)
+    synced(file)
+    if os.fork() == 0:
+        fcntl.fcntl(other, fcntl.F_SETFL, 0)
+        os._exit(0)
+    os.wait()
+    os.pwrite(file, b"abc", 0)
+    os.fsync(file)
+    print(after_crash(directory + "/f.more"))
+
+
+@case
+def appending_for_one_write(directory):
+    # bug: the log had a write with RWF_NOAPPEND at the end of the file.
+    file = opened(directory + "/f", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    synced(file)
+    for flags, data in ((0x20, b"abc"), (0x10, b"def"), (0x80, b"ghi"), (0x40, b"jkl")):
+        written = said(lambda: os.pwritev(file, [data], 1, flags))
+        os.fsync(file)
+        print(flags, written, after_crash(directory + "/f"))
+
+
+@case
+def attributes_of_an_inode(directory):
+    # bug: a crash took attributes that were synced. fix: the file system makes the sync, and the area has nothing of the file.
+    file = opened(directory + "/f")
+    synced(file)
+    flags = struct.unpack("i", fcntl.ioctl(file, 0x80086601, bytes(8))[:4])[0]
+    fcntl.ioctl(file, 0x40086602, struct.pack("q", flags | 0x40))
+    os.write(file, b"x")
+    os.fsync(file)
+    print(of_area(directory + "/f"), bool(fcntl.ioctl(file, 0x80086601, bytes(8))[0] & 0x40))
 
 
 def main():

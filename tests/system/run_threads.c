@@ -7,8 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -143,11 +148,29 @@ static void forks(void) {
     printf("children hung: %d, sum of their ends: %d\n", hung, sum);
 }
 
+/* bug: SIGSYS killed a program that filters its system calls. cause: the library made others than the program. */
+#define ALLOW(number) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+static void filters(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ALLOW(SYS_write), ALLOW(SYS_pwrite64), ALLOW(SYS_fsync), ALLOW(SYS_close), ALLOW(SYS_exit_group),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = { sizeof filter / sizeof *filter, filter };
+    int first = opened(0), closed = opened(1);
+    if (write(first, "first", 5) != 5 || fsync(first) || write(closed, "closed", 6) != 6 || fsync(closed)) abort();
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) abort();
+    if (write(first, "second", 6) != 6 || pwrite(first, "F", 1, 0) != 1 || fsync(first) || close(closed)) _exit(2);
+    if (write(1, "filtered\n", 9) != 9) _exit(3);
+    _exit(0);
+}
+
 int main(int count, char **values) {
     (void)count;
     strcpy(path, values[2]);
     if (!strcmp(values[1], "cancel")) cancel();
     if (!strcmp(values[1], "handlers")) handlers();
     if (!strcmp(values[1], "forks")) forks();
+    if (!strcmp(values[1], "filters")) filters();
     return 0;
 }

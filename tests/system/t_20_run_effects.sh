@@ -17,12 +17,14 @@ chmod 755 "$work/threads"
 # as NAME: the program of a case, without the directory.
 as() {
     case $1 in
-        cancel | handlers | forks) program=("$work/threads" "$1") ;;
+        cancel | handlers | forks | filters) program=("$work/threads" "$1") ;;
         *) program=("$python" "$here/run_effects.py" act "$1") ;;
     esac
 }
+# `run_effects.py` asks it what the area has.
+export SWITCHYARD
 failed=
-for name in ${CASES:-$(effects names) cancel handlers forks}; do
+for name in ${CASES:-$(effects names) cancel handlers forks filters}; do
     echo "· $name"
     mkdir -p "$work/plain" "$work/ran"
     as "$name"
@@ -49,6 +51,27 @@ code=0
 wait $! || code=$?
 (( code == 7 )) || fail "run ended with $code, and its program with 7"
 
+# bug: SIGPIPE killed a program of a service, which begins with SIGPIPE ignored. cause: Rust makes it the default in children.
+echo "· signals are as they were for run"
+starts() { (trap '' PIPE HUP; "$@" grep -E '^Sig(Blk|Ign)' /proc/self/status); }
+run=("$SWITCHYARD" run --quiet --area "$work/stopped" --match 'f*' --)
+[[ $(starts "${run[@]}") == $(starts env) ]] || fail "the program begins with other signals"
+
+# bug: a program started by a socket, or with a watchdog, of systemd took these for another process's. cause: they were for `run`'s number.
+echo "· what systemd hands over is the program's"
+handed='[ "$LISTEN_PID $WATCHDOG_PID" = "$$ $$" ] && [ "${LISTEN_PIDFDID-none} $LISTEN_FDS" = "none 1" ]'
+LISTEN_FDS=1 sh -c 'export LISTEN_PID=$$ WATCHDOG_PID=$$ LISTEN_PIDFDID=7; exec "$@"' sh "${run[@]}" sh -c "$handed" || fail "not handed on"
+LISTEN_PID=1 "${run[@]}" sh -c '[ "$LISTEN_PID" = 1 ]' || fail "what is another process's was changed"
+
+# bug: programs with AddressSanitizer did not start. cause: its library wants to be the first one.
+if echo 'int main(void) { return 0; }' >"$work/asan.c" && cc -fsanitize=address -o "$work/asan" "$work/asan.c" 2>"$work/cc.err" \
+    && "$work/asan" 2>>"$work/cc.err"; then
+    echo "· programs with AddressSanitizer"
+    "${run[@]}" "$work/asan" || fail "it does not start"
+    ASAN_OPTIONS=exitcode=5 "${run[@]}" sh -c 'case $ASAN_OPTIONS in exitcode=5:*) ;; *) exit 1 ;; esac' || fail "options are lost"
+else
+    echo "  (left out: AddressSanitizer: $(tail -1 "$work/cc.err"))"
+fi
 
 # bug: an area on a full btrfs failed for ever: each overwrite takes new blocks there, and none were left. fix: media are made to be overwritten
 # in place.

@@ -45,6 +45,7 @@ mod snapshot;
 mod structures;
 pub mod table;
 mod view;
+pub mod writers;
 
 use os::sync;
 

@@ -79,10 +79,30 @@ fn limit() -> libc::rlimit {
     limit
 }
 
+/// True if ours are above the program's.
+fn is_above(limit: &libc::rlimit) -> bool {
+    limit.rlim_cur < limit.rlim_max || limit.rlim_cur > LIMIT_MAX
+}
+
+/// True if descriptors of ours have numbers that the program could have.
+pub fn takes_numbers() -> bool {
+    let mut words = FILES.iter().map(|word| word.load(Ordering::Relaxed)).enumerate();
+    let lowest = words.find(|&(_, word)| word != 0);
+    let number = |(index, word): (usize, u64)| index as u64 * 64 + u64::from(word.trailing_zeros());
+    lowest.is_some_and(|it| number(it) < limit().rlim_cur)
+}
+
+/// False if a descriptor of ours more would leave too few to the program: below its limit we have a quarter.
+fn has_room() -> bool {
+    let limit = limit();
+    let own = || FILES.iter().map(|word| word.load(Ordering::Relaxed).count_ones());
+    is_above(&limit) || u64::from(own().sum::<u32>()) < limit.rlim_cur / 4
+}
+
 /// Descriptors that we may keep beside those of open files.
 pub(crate) fn spare() -> usize {
     let limit = limit();
-    match limit.rlim_cur < limit.rlim_max || limit.rlim_cur > LIMIT_MAX {
+    match is_above(&limit) {
         true => SPARE_MAX,
         false => SPARE_MAX.min(limit.rlim_cur as usize / 16),
     }
@@ -129,6 +149,9 @@ fn duplicate_from(fd: RawFd, lowest: RawFd) -> io::Result<OwnedFd> {
 
 /// Another descriptor of what `fd` is, above the program's.
 pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    if !has_room() {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
     above_limit(|lowest| duplicate_from(fd, lowest))
 }
 
@@ -140,6 +163,9 @@ pub(crate) fn reopen(fd: RawFd, flags: OFlags) -> io::Result<Own> {
     let proc = proc().ok_or(io::ErrorKind::NotFound)?;
     if is_locked(fd) {
         return Err(io::ErrorKind::WouldBlock.into());
+    }
+    if !has_room() {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     above_limit(|lowest| {
         let low = openat(
@@ -390,12 +416,12 @@ pub(crate) fn ring(make: impl FnOnce() -> io::Result<Ring>) -> io::Result<Ring> 
 }
 
 /// True if the program has an io_uring. A look costs a system call for each descriptor. A ring of ours may pass for one of the
-/// program's if the lock is held for too long: then files are followed no more, which is always safe.
-pub fn has_rings() -> bool {
+/// program's if the lock is held for too long: then files are followed no more, which is always safe. `None` if nobody can tell, as
+/// without a descriptor for the look.
+pub fn has_rings() -> Option<bool> {
     let _guard = rings();
     let is_ring = |fd| link(fd).is_ok_and(|name| name.as_os_str() == RING);
-    // Without a list nobody knows.
-    descriptors().is_none_or(|all| all.into_iter().any(|fd| !is_own(fd) && is_ring(fd)))
+    Some(descriptors()?.into_iter().any(|fd| !is_own(fd) && is_ring(fd)))
 }
 
 /// The descriptors of this process; `None` if the system does not tell.

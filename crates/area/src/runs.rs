@@ -268,7 +268,7 @@ mod tests {
         let deaf = AtomicU64::new(0);
         assert_eq!(others(second, file.as_fd(), &deaf), []);
         let pid = std::process::id();
-        assert!(first.follow(pid, key, 7, |_| true));
+        assert!(first.follow(pid, key, 7, |_| true, |_| true));
         std::thread::Builder::new()
             .spawn(move || first.answer(pid, |_| Ok(true)))
             .expect("a thread");

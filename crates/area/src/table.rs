@@ -26,6 +26,8 @@ use std::ptr;
 
 /// Files that are followed, or that other processes write, at once. A file without a place is not followed.
 const PLACES: usize = 1024;
+/// Processes that have files open for writing, at once. If there are more, nothing more is followed.
+const WRITERS: usize = 256;
 /// Between two looks whether the owner lives.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 /// An owner that does not answer for so long is stuck: the change fails.
@@ -114,6 +116,10 @@ pub struct Table {
     others: AtomicU64,
     /// The run's namespace of processes, whose numbers are those of owners; 0: not known.
     namespace: AtomicU64,
+    /// Not 0 if somebody writes files of which nobody can know: nothing more is followed.
+    crowded: AtomicU64,
+    /// Processes that have, or have had, files open for writing: a file may be open there by a name that is not chosen. 0: none.
+    writers: [AtomicU64; WRITERS],
     places: [Place; PLACES],
 }
 
@@ -217,6 +223,29 @@ impl Table {
         }
     }
 
+    /// This process opens files for writing from now on. Told before it opens the first one: an owner that follows a file looks for
+    /// writers afterwards, so one of both sees the other.
+    pub fn writes(&self, pid: u32) {
+        let pid = u64::from(pid);
+        let take = |is_free: fn(u64) -> bool| {
+            let mut all = self.writers.iter();
+            all.any(|it| {
+                let before = it.load(Ordering::SeqCst);
+                let taken = || it.compare_exchange(before, pid, Ordering::SeqCst, Ordering::SeqCst);
+                before == pid || (is_free(before) && taken().is_ok())
+            })
+        };
+        if !take(|it| it == 0) && !take(|it| !is_alive(it as u32)) {
+            self.crowded.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Processes other than `pid` that may have files open for writing.
+    pub fn writers(&self, pid: u32) -> impl Iterator<Item = u32> {
+        let all = self.writers.iter().map(|it| it.load(Ordering::SeqCst) as u32);
+        all.filter(move |&it| it != 0 && it != pid)
+    }
+
     /// The place in which the file is followed.
     fn find(&self, key: FileKey) -> Option<&Place> {
         let is_it = |it: &&Place| matches!(it.state.load(), FOLLOWED | ASKED | RELEASED) && it.key() == key;
@@ -254,13 +283,20 @@ impl Table {
     }
 
     /// The owner follows a file; false if it must not, as other processes write the file, or as there is no place. Places of files
-    /// that are not `known` any more are given to others.
-    pub fn follow(&self, pid: u32, key: FileKey, file: u64, known: impl Fn(u64) -> bool) -> bool {
+    /// that are not `known` any more are given to others, and of others' that are not `written` any more.
+    pub fn follow(
+        &self,
+        pid: u32,
+        key: FileKey,
+        file: u64,
+        known: impl Fn(u64) -> bool,
+        written: impl Fn(FileKey) -> bool,
+    ) -> bool {
         if let Some(place) = self.find(key) {
             // The inode may be another file's now, as the one before was removed.
             return place.owner.load() == pid && place.call(file);
         }
-        if self.is_foreign(key) {
+        if self.is_foreign(key) || self.crowded.load(Ordering::SeqCst) != 0 {
             return false;
         }
         if let Some(follows) = self.fill_followed(pid, key, file) {
@@ -270,6 +306,11 @@ impl Table {
             let is_own = place.owner.load() == pid && place.state.load() == FOLLOWED;
             if is_own && !known(place.file.load(Ordering::Relaxed)) {
                 place.state.replace(FOLLOWED, FREE);
+            }
+            // What others write in another namespace of processes nobody can see.
+            let is_seen = place.state.load() == FOREIGN && place.owner.load() != 0;
+            if is_seen && !written(place.key()) {
+                place.state.replace(FOREIGN, FREE);
             }
         }
         self.fill_followed(pid, key, file).unwrap_or(false)
@@ -360,10 +401,14 @@ impl Table {
                 if !keeps || self.is_foreign(key) {
                     return Answer::Free;
                 }
-                if self.fill(pid, key, 0, FOREIGN).is_none() {
-                    return Answer::Stuck;
+                if self.fill(pid, key, 0, FOREIGN).is_some() {
+                    continue;
                 }
-                continue;
+                if pid == 0 {
+                    // Nobody sees what it writes.
+                    self.crowded.store(1, Ordering::SeqCst);
+                }
+                return Answer::Free;
             };
             let (state, owner) = (place.state.load(), place.owner.load());
             match state {
@@ -433,16 +478,16 @@ mod tests {
         let table = Table::map(None).expect("memory");
         let own = std::process::id();
         assert!(table.own(own) && table.own(own));
-        assert!(table.follow(own, KEY, 7, |_| true));
+        assert!(table.follow(own, KEY, 7, |_| true, |_| true));
         // Nobody has this number.
         let dead = u32::MAX / 2;
         assert_eq!(
             table.ask(own + 1, FileKey { device: 9, ..KEY }, true, is_alive),
             Answer::Free
         );
-        assert!(!table.follow(own, FileKey { device: 9, ..KEY }, 8, |_| true));
+        assert!(!table.follow(own, FileKey { device: 9, ..KEY }, 8, |_| true, |_| true));
         table.bury(own);
-        assert!(table.follow(dead, KEY, 7, |_| true));
+        assert!(table.follow(dead, KEY, 7, |_| true, |_| true));
         assert_eq!(table.ask(own, KEY, false, is_alive), Answer::Dead(dead));
         table.bury(dead);
         assert_eq!(table.ask(own, KEY, false, is_alive), Answer::Free);
@@ -454,7 +499,7 @@ mod tests {
     fn whoever_asks_gets_an_answer() {
         let table = Table::map(None).expect("memory");
         let own = std::process::id();
-        assert!(table.follow(own, KEY, 7, |_| true));
+        assert!(table.follow(own, KEY, 7, |_| true, |_| true));
         std::thread::scope(|scope| {
             let ask = scope.spawn(|| table.ask(own + 1, KEY, false, is_alive));
             std::thread::Builder::new()
@@ -470,7 +515,10 @@ mod tests {
                 .expect("a thread");
             assert_eq!(ask.join().expect("no panic"), Answer::Free);
         });
-        assert!(!table.follow(own, KEY, 8, |_| true), "it is the others'");
+        assert!(
+            !table.follow(own, KEY, 8, |_| true, |_| true),
+            "it is the others'"
+        );
     }
 
     /// bug: what a child wrote to a file that its parent had closed and opened again was undone by recovery. cause: the file had its first
@@ -480,7 +528,7 @@ mod tests {
         let table = Table::map(None).expect("memory");
         let own = std::process::id();
         assert!(!table.follows(own, KEY, 7));
-        assert!(table.follow(own, KEY, 7, |_| true));
+        assert!(table.follow(own, KEY, 7, |_| true, |_| true));
         assert!(table.follows(own, KEY, 8));
         let answer = move || {
             table.answer(own, |file| match file {
@@ -501,14 +549,18 @@ mod tests {
         let other = FileKey { born_ns: 9, ..KEY };
         let limit = std::time::Duration::from_secs(10);
         assert_eq!(table.release(KEY, limit), Release::Free);
-        assert!(table.follow(own, KEY, 7, |_| true) && table.follow(own, other, 8, |_| true));
+        assert!(
+            table.follow(own, KEY, 7, |_| true, |_| true) && table.follow(own, other, 8, |_| true, |_| true)
+        );
         assert!(table.follows(own, KEY, 7));
         let answer = move || table.answer(own, |file| Ok(file == 7));
         std::thread::Builder::new().spawn(answer).expect("a thread");
         assert_eq!(table.release(KEY, limit), Release::Given, "it is open here");
         assert_eq!(table.release(KEY, limit), Release::Foreign);
         assert_eq!(table.release(other, limit), Release::Free, "it was closed");
-        assert!(!table.follow(own, KEY, 7, |_| true) && table.follow(own, other, 8, |_| true));
+        assert!(
+            !table.follow(own, KEY, 7, |_| true, |_| true) && table.follow(own, other, 8, |_| true, |_| true)
+        );
         table.leave(own, other);
         assert_eq!(table.release(other, limit), Release::Foreign);
     }
@@ -524,11 +576,52 @@ mod tests {
         assert!(table.is_strange(7));
     }
 
+    /// bug: after so many files of other processes as the table has places, each further change of one failed with EIO. fix: places of what
+    /// nobody writes any more are used again, and a full table is no failure.
+    #[test]
+    fn places_of_files_that_nobody_writes_are_used_again() {
+        let table = Table::map(None).expect("memory");
+        let own = std::process::id();
+        let of = |inode| FileKey { inode, ..KEY };
+        for inode in 0..2 * PLACES as u64 {
+            assert_eq!(table.ask(own + 1, of(inode), true, is_alive), Answer::Free);
+        }
+        let written = |key: FileKey| key.inode == 5;
+        assert!(table.follow(own, of(3 * PLACES as u64), 7, |_| true, written));
+        assert!(!table.follow(own, of(5), 8, |_| true, written), "it is written");
+        assert!(table.follow(own, of(6), 9, |_| true, written));
+    }
+
+    #[test]
+    fn too_many_writers_end_following() {
+        let table = Table::map(None).expect("memory");
+        let own = std::process::id();
+        // Nobody has these numbers.
+        let dead = u32::MAX / 2;
+        for nth in 0..2 * WRITERS as u32 {
+            table.writes(dead + nth);
+        }
+        table.writes(own);
+        assert!(table.writers(0).any(|it| it == own) && !table.writers(own).any(|it| it == own));
+        assert!(table.follow(own, KEY, 7, |_| true, |_| true));
+        for it in &table.writers {
+            it.store(u64::from(own), Ordering::SeqCst);
+        }
+        table.writes(1);
+        assert!(!table.follow(own, FileKey { inode: 9, ..KEY }, 8, |_| true, |_| true));
+    }
+
     #[test]
     fn places_of_files_that_are_gone_are_used_again() {
         let table = Table::map(None).expect("memory");
         for inode in 0..3 * PLACES as u64 {
-            assert!(table.follow(1, FileKey { inode, ..KEY }, inode, |file| file + 10 > inode));
+            assert!(table.follow(
+                1,
+                FileKey { inode, ..KEY },
+                inode,
+                |file| file + 10 > inode,
+                |_| true
+            ));
         }
     }
 }

@@ -592,6 +592,23 @@ fn a_file_that_has_everything_keeps_what_it_has_besides() {
     }
 }
 
+/// bug: a file was cut, which is durable on return, and had its old bytes after a crash. cause: the log had nothing but the new size, so
+/// the longer file passed for one that has everything. fix: if the log begins with a size, the file may have been longer.
+#[test]
+fn a_file_that_was_cut_first_of_all_is_cut_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [area, image, path] = ["area", "image", "it"].map(|name| directory.path().join(name));
+    let (journal, _) = Journal::open(&Source::Path(area.clone(), AREA_BYTES)).expect("an area");
+    let (file, id) = followed(&journal, &path, &[1; 1000]);
+    journal.sync_all().expect("a checkpoint");
+    let cut = || file.set_len(0).map_or(-1, |()| 0);
+    assert_eq!(journal.resize(id, 0, cut).expect("durable"), 0);
+    fs::write(&path, [1; 1000]).expect("as a crash leaves it");
+    let recovered = after_a_crash(&area, &image);
+    assert_eq!((recovered.complete, recovered.replayed), (0, 1));
+    assert_eq!(fs::read(&path).expect("there"), b"");
+}
+
 /// A file as the area describes it, of another page cache.
 fn identity_of(path: &Path) -> Identity {
     let found = fs::metadata(path).expect("there");

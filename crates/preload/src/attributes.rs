@@ -1,11 +1,11 @@
-//! Times and extended attributes, of which the log has nothing: the file system makes the next sync of a file whose own ones change.
+//! Times and attributes, of which the log has nothing: the file system makes the next sync of a file whose own ones change.
 //! Modes and owners are seen at a sync.
 
 use crate::{followed, inside, names, present, real};
 use libc::{c_char, c_int, c_void, size_t, timespec, timeval, utimbuf};
 
 /// After a change of the descriptor's file: the result.
-fn touched(fd: c_int, result: c_int) -> c_int {
+pub(crate) fn touched(fd: c_int, result: c_int) -> c_int {
     let Some(journal) = present().filter(|_| result == 0) else {
         return result;
     };

@@ -1,6 +1,7 @@
 //! Descriptors that come and go.
 
-use crate::state::{DESCRIPTORS_MAX, is_own_memory, is_owner};
+use crate::numbers::numbered;
+use crate::state::{DESCRIPTORS_MAX, is_own_memory, is_owner, unlocking};
 use crate::{Followed, followed, inside, is_passive, open, real, set_errno, settings, unfollow};
 use area::own;
 use libc::{c_int, c_uint, c_ulong, off_t};
@@ -97,7 +98,9 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's arguments.
-    copied(followed(fd), unsafe { real::dup(fd) })
+    let make = || unsafe { real::dup(fd) };
+    let made = numbered(-1, make);
+    copied(followed(fd), made)
 }
 
 /// Makes `to` another descriptor of `fd`. `to` is forgotten before, and not if that fails.
@@ -105,10 +108,8 @@ fn replaced(fd: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     if fd == to {
         return make();
     }
-    if is_own_memory() {
-        // If the call fails, what waits for the locks' end is closed, and the locks end early: a wrong `fd` is a program's mistake.
-        inside(|| own::unlocking(to));
-    }
+    // If the call fails, what waits for the locks' end is closed, and the locks end early: a wrong `fd` is a program's mistake.
+    unlocking(to);
     if next_own(to, to).is_some() {
         set_errno(libc::EBUSY);
         return -1;
@@ -172,23 +173,10 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulo
         locking(fd);
     }
     // SAFETY: the caller's arguments.
-    let result = unsafe { real::fcntl(fd, command, argument) };
-    let Some(it) = followed(fd) else {
-        return result;
-    };
+    let make = || unsafe { real::fcntl(fd, command, argument) };
+    let result = numbered(-1, make);
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(Some(it), result),
-        libc::F_SETFL if result == 0 => {
-            let appends = if argument as c_int & libc::O_APPEND != 0 {
-                crate::APPENDS
-            } else {
-                0
-            };
-            let flags = it.flags & crate::SYNCS | appends;
-            // Its place is there: it is followed.
-            let _ = open::set(it.journal, fd, it.file, flags);
-            result
-        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(followed(fd), result),
         _ => result,
     }
 }

@@ -2,7 +2,7 @@
 //! library gives a file up before such a change.
 
 use crate::write::give_up;
-use crate::{answer, descriptors, exec, inside, present, real, rings, sync, write};
+use crate::{answer, attributes, descriptors, exec, filters, inside, present, real, rings, sync, write};
 use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
 
@@ -108,12 +108,16 @@ struct Range {
     rest: [u64; 3],
 }
 
-/// The C library's is variadic: the argument, if any, is a word. Only clones change a file's data.
+/// The C library's is variadic: the argument, if any, is a word. Only clones change a file's data. Some requests change its attributes, which
+/// the log has not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     const FICLONE: c_ulong = 0x4004_9409;
     const FICLONERANGE: c_ulong = 0x4020_940d;
     const FIDEDUPERANGE: c_ulong = 0xc018_9436;
+    const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
+    const FS_IOC_SETFLAGS_OF_32_BITS: c_ulong = 0x4004_6602;
+    const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
     let prepared = match request {
         FICLONE | FICLONERANGE => give_up(fd),
         FIDEDUPERANGE if !argument.is_null() => {
@@ -127,7 +131,11 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
         _ => Ok(()),
     };
     // SAFETY: the caller's arguments.
-    answer(prepared.map(|()| unsafe { real::ioctl(fd, request, argument) }))
+    let result = answer(prepared.map(|()| unsafe { real::ioctl(fd, request, argument) }));
+    match request {
+        FS_IOC_SETFLAGS | FS_IOC_SETFLAGS_OF_32_BITS | FS_IOC_FSSETXATTR => attributes::touched(fd, result),
+        _ => result,
+    }
 }
 
 /// Gives up the files whose descriptors a message takes to other processes (SCM_RIGHTS).
@@ -182,6 +190,10 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     answer(prepared.map(|()| unsafe { real::sendmmsg(socket, messages, count, flags) }))
 }
 
+/// Operations of seccomp(2).
+const SECCOMP_STRICT: c_long = libc::SECCOMP_SET_MODE_STRICT as c_long;
+const SECCOMP_FILTER: c_long = libc::SECCOMP_SET_MODE_FILTER as c_long;
+
 /// System calls by their number. The usual ones that change or sync files are as those of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syscall(
@@ -213,6 +225,14 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_execve => {
                 let values = |word: c_long| word as *const *const libc::c_char;
                 return c_long::from(exec::execve(a as *const libc::c_char, values(b), values(c)));
+            }
+            libc::SYS_ioctl => return c_long::from(ioctl(fd, b as c_ulong, c as *mut c_void)),
+            libc::SYS_prctl => {
+                let [b, c, d, e] = [b, c, d, e].map(|word| word as c_ulong);
+                return c_long::from(filters::prctl(a as c_int, b, c, d, e));
+            }
+            libc::SYS_seccomp if a == SECCOMP_STRICT || (a == SECCOMP_FILTER && c != 0) => {
+                filters::before_filter()
             }
             libc::SYS_io_uring_setup => made_ring(),
             libc::SYS_io_submit => give_up_requests(b, c as *const *const Iocb),

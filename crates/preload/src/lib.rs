@@ -9,6 +9,8 @@
 //! | `attributes` | times and extended attributes |
 //! | `names` | rename, link, unlink, remove, chroot |
 //! | `descriptors` | close, dup, fcntl |
+//! | `numbers` | sockets, pipes and others: the program gets the numbers that it needs |
+//! | `filters` | prctl: before a filter of system calls everything is given up |
 //! | `exec` | execve and its variants: the area has nothing of any file before |
 //! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |
 //! | `forks` | fork: the child gets our locks anew |
@@ -33,11 +35,14 @@
 mod attributes;
 mod descriptors;
 mod exec;
+mod filters;
 mod forks;
 mod hidden;
 mod memory;
 mod names;
+mod numbers;
 mod open;
+mod over;
 mod real;
 mod rings;
 mod state;
@@ -48,9 +53,8 @@ mod tree;
 mod write;
 
 use area::files::{FileId, FilesError, Journal, Source};
-use area::own;
 use libc::{c_int, pid_t};
-use state::{APPENDS, Followed, IS_INSIDE, IS_PASSIVE, JOURNAL, OWNER, SYNCS, Settings, answer, followed};
+use state::{Followed, IS_INSIDE, IS_PASSIVE, JOURNAL, OWNER, SYNCS, Settings, answer, followed};
 use state::{inside, is_passive, place, present, pthread_testcancel, set_errno, settings};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -130,9 +134,7 @@ fn to_change(fd: c_int) -> io::Result<Option<Followed>> {
 
 /// The descriptor is not followed any more.
 fn unfollow(fd: c_int) {
-    if state::is_own_memory() {
-        inside(|| own::unlocking(fd));
-    }
+    state::unlocking(fd);
     if followed(fd).is_none() {
         // What is there is another process's; a child of vfork has its parent's memory.
         if IS_PASSIVE.load(Ordering::Relaxed) || JOURNAL.get().is_none() {
@@ -142,7 +144,7 @@ fn unfollow(fd: c_int) {
     }
     let value = place(fd).map_or(0, |place| place.swap(0, Ordering::Relaxed));
     if let Some(journal) = present().filter(|_| value != 0) {
-        inside(|| journal.close_file(FileId(value >> 2)));
+        inside(|| journal.close_file(FileId(value >> 1)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Opening: which files are followed.
 
-use crate::{APPENDS, SYNCS, Settings, inside, is_passive, journal, names, place, present, real, rings};
+use crate::numbers::numbered;
+use crate::{SYNCS, Settings, inside, is_passive, journal, names, over, place, present, real, rings};
 use crate::{set_errno, settings, tree, unfollow};
 use area::files::{FileId, Journal, is_kept, matches};
 use area::own::{descriptors, is_own};
@@ -15,7 +16,8 @@ const SYNC_FLAGS: c_int = libc::O_SYNC | libc::O_DSYNC;
 
 /// The settings, if a file opened by this path for writing is to be followed.
 pub(crate) fn chosen(path: *const c_char) -> Option<&'static Settings> {
-    (!is_passive()).then(|| matched(path)).flatten()
+    let may_follow = !is_passive() && !over::is_over();
+    may_follow.then(|| matched(path)).flatten()
 }
 
 /// The settings, if the path is one of those to follow.
@@ -27,9 +29,6 @@ pub(crate) fn matched(path: *const c_char) -> Option<&'static Settings> {
     // SAFETY: the program's path ends with a zero.
     let path = unsafe { CStr::from_ptr(path) };
     let path = Path::new(OsStr::from_bytes(path.to_bytes()));
-    if rings::are_there() {
-        return None;
-    }
     let is_chosen = || {
         let absolute = std::path::absolute(path);
         matches(&settings.patterns, absolute.as_deref().unwrap_or(path))
@@ -48,14 +47,13 @@ pub(crate) fn follow(journal: &'static Journal, fd: c_int, flags: c_int) -> Resu
         return Ok(false);
     };
     let syncs = if flags & SYNC_FLAGS != 0 { SYNCS } else { 0 };
-    let appends = if flags & libc::O_APPEND != 0 { APPENDS } else { 0 };
-    set(journal, fd, file, syncs | appends).map_err(code)?;
+    set(journal, fd, file, syncs).map_err(code)?;
     let check = || {
         // The program may have the file open already, by another name or from its parent: then it is not followed.
         if journal.opens(file) == 1 && (is_open_elsewhere(fd) || !tree::follow(journal, fd, file)) {
             journal.give_up(file)?;
         }
-        rings::look(journal)
+        rings::look(journal, file)
     };
     inside(check).map_err(code)?;
     Ok(true)
@@ -117,7 +115,7 @@ fn follow_known(fd: c_int, flags: c_int) -> c_int {
 /// The descriptor is one of the file, with these flags. Too high a one is not followed: the file is given up.
 pub(crate) fn set(journal: &'static Journal, fd: c_int, file: FileId, flags: u64) -> io::Result<()> {
     match place(fd) {
-        Some(place) => place.store(file.0 << 2 | flags, Ordering::Relaxed),
+        Some(place) => place.store(file.0 << 1 | flags, Ordering::Relaxed),
         None => inside(|| journal.give_up(file))?,
     }
     Ok(())
@@ -125,16 +123,23 @@ pub(crate) fn set(journal: &'static Journal, fd: c_int, file: FileId, flags: u64
 
 unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's arguments.
-    let open = |flags| unsafe { real::openat(directory, path, flags, mode) };
+    let open = |flags| numbered(-1, || unsafe { real::openat(directory, path, flags, mode) });
     let is_written = matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);
     if !is_written || flags & libc::O_PATH != 0 {
         return open(flags);
     }
+    tree::writes();
     if tree::is_another() {
         return told(open(flags), matched(path).is_some());
     }
     let Some(settings) = chosen(path) else {
-        return follow_known(open(flags), flags);
+        let fd = follow_known(open(flags), flags);
+        // Another process may own the area since.
+        return if fd >= 0 && tree::is_another() {
+            told(fd, false)
+        } else {
+            fd
+        };
     };
     let Some(journal) = journal(settings) else {
         // Another process has the area, or nobody can.

@@ -1,7 +1,7 @@
 //! The functions that ours stand in for: the next ones in the order in which libraries were loaded.
 
 use libc::{aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, sigevent};
-use libc::{mmsghdr, msghdr, size_t, ssize_t, timespec, timeval, utimbuf};
+use libc::{mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, utimbuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -97,6 +97,15 @@ real! {
     aio_fsync64(operation: c_int, request: *mut aiocb) -> c_int;
     lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
     lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
+    accept(fd: c_int, address: *mut sockaddr, bytes: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, address: *mut sockaddr, bytes: *mut socklen_t, flags: c_int) -> c_int;
+    pipe(fds: *mut c_int) -> c_int;
+    pipe2(fds: *mut c_int, flags: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    eventfd(count: c_uint, flags: c_int) -> c_int;
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
     sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int;

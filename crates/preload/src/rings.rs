@@ -4,18 +4,16 @@
 //! It looks when a file is followed. It also looks before a sync if the number of descriptors has changed since the last look, or
 //! if that was long ago.
 
-use crate::tell::tell;
-use area::files::Journal;
+use crate::over::{self, is_over};
+use area::files::{FileId, Journal};
 use area::own;
 use libc::c_uint;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A sync looks again after so long.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 
-/// The program has had a ring. It stays so.
-static ARE_THERE: AtomicBool = AtomicBool::new(false);
 /// At the last look: the number of descriptors, and the time.
 static DESCRIPTORS: AtomicU64 = AtomicU64::new(0);
 static LOOKED_NS: AtomicU64 = AtomicU64::new(0);
@@ -30,23 +28,9 @@ fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// True if the program has a ring, as far as it was seen.
-pub fn are_there() -> bool {
-    ARE_THERE.load(Ordering::Relaxed)
-}
-
 /// The program makes a ring: everything is given up before it has it.
 pub fn made(journal: Option<&Journal>) -> io::Result<()> {
-    if ARE_THERE.swap(true, Ordering::Relaxed) {
-        return Ok(());
-    }
-    let given_up = journal.map_or(Ok(()), Journal::give_up_all);
-    if journal.is_some() {
-        tell!(
-            "switchyard run: the program has an io_uring, which writes unseen: its syncs go to the file system from now on"
-        );
-    }
-    given_up
+    over::end(journal, "the program has an io_uring, which writes unseen")
 }
 
 /// Linux 6.2 tells how many descriptors a process has as the size of their directory; before, it is 0.
@@ -59,9 +43,10 @@ fn descriptors() -> u64 {
     data.stx_size
 }
 
-/// Looks for rings, if there may be a new one, and gives everything up if there is.
-pub fn look(journal: &Journal) -> io::Result<()> {
-    if are_there() {
+/// Looks for rings, if there may be a new one, and gives everything up if there is. If the look fails, the file system makes the next sync
+/// of `file`, which a ring may have written.
+pub fn look(journal: &Journal, file: FileId) -> io::Result<()> {
+    if is_over() {
         return Ok(());
     }
     let (count, now) = (descriptors(), now_ns());
@@ -69,8 +54,13 @@ pub fn look(journal: &Journal) -> io::Result<()> {
     if is_recent && DESCRIPTORS.load(Ordering::Relaxed) == count {
         return Ok(());
     }
-    if own::has_rings() {
-        return made(Some(journal));
+    match own::has_rings() {
+        Some(true) => return made(Some(journal)),
+        Some(false) => {}
+        None => {
+            journal.touched(file);
+            return Ok(());
+        }
     }
     // What came meanwhile is looked at next time: the number is that of before.
     DESCRIPTORS.store(count, Ordering::Relaxed);

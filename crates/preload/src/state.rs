@@ -3,6 +3,7 @@
 use crate::rings;
 use area::NvmTiming;
 use area::files::{FileId, Journal, Source};
+use area::own;
 use libc::{c_int, pid_t};
 use std::cell::Cell;
 use std::ffi::CString;
@@ -18,14 +19,14 @@ pub(crate) const NVM: NvmTiming = NvmTiming {
     latency_ns: 500,
     bandwidth: 20_000_000_000,
 };
-/// By descriptor: number of the file × 4, and flags; 0 for those that are not followed.
+/// By descriptor: twice the number of the file, and [`SYNCS`]; 0 for those that are not followed.
 pub(crate) static FOLLOWED: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
 /// Each write is a sync, too (O_SYNC, O_DSYNC).
 pub(crate) const SYNCS: u64 = 1;
-/// Writes go to the end (O_APPEND).
-pub(crate) const APPENDS: u64 = 2;
 /// Nothing is followed any more: a forked child, or the end of the process.
 pub(crate) static IS_PASSIVE: AtomicBool = AtomicBool::new(false);
+/// The program has a filter of system calls, which may have none but the program's own: we make no other. Nothing is followed any more.
+pub(crate) static IS_SEALED: AtomicBool = AtomicBool::new(false);
 /// The process that opened the area.
 pub(crate) static OWNER: AtomicI32 = AtomicI32::new(0);
 pub(crate) static SETTINGS: OnceLock<Option<Settings>> = OnceLock::new();
@@ -68,7 +69,7 @@ pub(crate) fn settings() -> Option<&'static Settings> {
 /// Runs `f` with this thread's own calls not followed. No signal's handler runs meanwhile, as it may call us, or leave for good; and the
 /// thread is not cancelled, as it would take our locks along.
 pub(crate) fn inside<R>(f: impl FnOnce() -> R) -> R {
-    if IS_INSIDE.get() {
+    if IS_INSIDE.get() || is_sealed() {
         return f();
     }
     let _within = Within::enter();
@@ -136,7 +137,11 @@ impl Drop for Within {
 }
 
 pub(crate) fn is_passive() -> bool {
-    IS_PASSIVE.load(Ordering::Relaxed) || IS_INSIDE.get()
+    IS_PASSIVE.load(Ordering::Relaxed) || IS_INSIDE.get() || is_sealed()
+}
+
+pub(crate) fn is_sealed() -> bool {
+    IS_SEALED.load(Ordering::Relaxed)
 }
 
 /// The journal, if a file was followed before, and calls of this thread are. A child of vfork has our memory, and descriptors of
@@ -149,6 +154,13 @@ pub(crate) fn present() -> Option<&'static Journal> {
 /// False in a child of vfork, which has its parent's memory, and descriptors of its own.
 pub(crate) fn is_own_memory() -> bool {
     JOURNAL.get().is_none() || IS_PASSIVE.load(Ordering::Relaxed) || is_owner()
+}
+
+/// The program is about to close the descriptor, and loses its locks of the file by that.
+pub(crate) fn unlocking(fd: c_int) {
+    if !is_sealed() && is_own_memory() {
+        inside(|| own::unlocking(fd));
+    }
 }
 
 /// True in the process that opened the area.
@@ -176,8 +188,8 @@ pub(crate) fn followed(fd: c_int) -> Option<Followed> {
     }
     Some(Followed {
         journal: present()?,
-        file: FileId(value >> 2),
-        flags: value & 3,
+        file: FileId(value >> 1),
+        flags: value & SYNCS,
     })
 }
 
@@ -188,7 +200,7 @@ impl Followed {
 
     pub(crate) fn sync(&self) -> io::Result<()> {
         inside(|| {
-            rings::look(self.journal)?;
+            rings::look(self.journal, self.file)?;
             self.journal.sync(self.file)
         })
     }

@@ -1,5 +1,6 @@
 //! Streams, which write without our knowledge: their file is given up.
 
+use crate::numbers::numbered;
 use crate::open::{chosen, follow, matched, told};
 use crate::write::give_up;
 use crate::{Followed, exec, followed, inside, journal, present, real, set_errno, tree, unfollow};
@@ -57,7 +58,14 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fopen(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     // SAFETY: the caller's arguments.
-    unsafe { stream(path, mode, real::fopen(path, mode)) }
+    unsafe {
+        tree::writes();
+        stream(
+            path,
+            mode,
+            numbered(std::ptr::null_mut(), || real::fopen(path, mode)),
+        )
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -75,6 +83,7 @@ pub unsafe extern "C-unwind" fn freopen(
     // SAFETY: the caller's arguments.
     unsafe {
         unfollow(libc::fileno(file));
+        tree::writes();
         stream(path, mode, real::freopen(path, mode, file))
     }
 }

@@ -1,22 +1,23 @@
 //! The other processes of a run: one of them owns the area. The others ask it to give a file up before they change the file.
 
-use crate::forks;
 use crate::state::{
-    FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, place, present, settings,
+    FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, is_sealed, place, present, settings,
 };
-use crate::tell::tell;
+use crate::tell::{self, tell};
+use crate::{forks, real};
 use area::AreaError;
 use area::MediaOpenError;
 use area::files::{Broker, FileId, FilesError, Journal, Source, Wish, prepare, restore};
 use area::own::{descriptors, is_own, link, namespace};
 use area::runs::{Had, OtherRun, others};
 use area::table::{Answer, FileKey, Table, is_alive};
+use area::writers::is_written_by;
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
 use std::{io, thread};
@@ -27,7 +28,7 @@ const BROKER: &str = "SWITCHYARD_BROKER";
 const LOOKS: u32 = 600;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// In the place of a descriptor: its file is another process's.
-const FOREIGN: u64 = 1 << 2;
+const FOREIGN: u64 = 1 << 1;
 
 static MAPPED: OnceLock<Option<&'static Table>> = OnceLock::new();
 
@@ -100,7 +101,7 @@ fn lives(table: &Table, owner: u32) -> bool {
 /// True if this process does not own the area, and another one does or did: a forked child, or a program that another one of the run
 /// has started. A stranger never owns it.
 pub fn is_another() -> bool {
-    if IS_INSIDE.get() {
+    if IS_INSIDE.get() || is_sealed() {
         return false;
     }
     if let Some(Some(_)) = JOURNAL.get() {
@@ -131,9 +132,7 @@ pub fn opened(journal: &'static Journal) {
         let Some(table) = table() else {
             return;
         };
-        FOLLOWED
-            .iter()
-            .for_each(|place| place.store(0, Ordering::Relaxed));
+        forget_inherited();
         let pid = std::process::id();
         let answer = move || {
             IS_INSIDE.set(true);
@@ -160,8 +159,10 @@ pub fn follow(journal: &Journal, fd: c_int, file: FileId) -> bool {
         // Another run would have asked.
         return true;
     }
-    let follows = table.follow(pid, key, file.0, |file| journal.is_known(FileId(file)));
-    if others_write(table, fd, follows) {
+    let written = |key| table.writers(pid).any(|it| is_written_by(it, key));
+    let follows = table.follow(pid, key, file.0, |file| journal.is_known(FileId(file)), written);
+    // A process of this run may have it open by a name that is not chosen.
+    if others_write(table, fd, follows) || written(key) {
         table.leave(pid, key);
         return false;
     }
@@ -267,11 +268,22 @@ pub fn change(fd: c_int) -> io::Result<()> {
 
 /// The same for all files that others follow.
 pub fn change_all() -> io::Result<()> {
+    ask_all(false)
+}
+
+/// The same for good: this process does not ask again.
+pub fn leave_all() -> io::Result<()> {
+    ask_all(true)?;
+    forget_inherited();
+    Ok(())
+}
+
+fn ask_all(keeps: bool) -> io::Result<()> {
     let Some(table) = table().filter(|_| is_another()) else {
         return Ok(());
     };
     let mut keys = table.followed(number(table));
-    keys.try_for_each(|key| ask(key, false))
+    keys.try_for_each(|key| ask(key, keeps))
 }
 
 /// The same for what a path leads to, if `follows` through a link.
@@ -283,6 +295,31 @@ pub fn change_path(directory: c_int, path: *const c_char, follows: bool) -> io::
     // SAFETY: the caller's path ends with a zero.
     let key = FileKey::at(directory, unsafe { CStr::from_ptr(path) }, flags);
     key.map_or(Ok(()), |key| ask(key, false))
+}
+
+/// The process that has told the table that it writes; 0: none.
+static WRITER: AtomicU32 = AtomicU32::new(0);
+
+/// This process is about to open a file for writing.
+pub fn writes() {
+    if IS_INSIDE.get() || is_sealed() {
+        return;
+    }
+    let pid = std::process::id();
+    if WRITER.load(Ordering::Relaxed) == pid {
+        return;
+    }
+    if let Some(table) = table().filter(|it| !is_stranger(it)) {
+        inside(|| table.writes(pid));
+    }
+    WRITER.store(pid, Ordering::Relaxed);
+}
+
+/// In a forked child, which has its parent's descriptors.
+extern "C" fn forked() {
+    if WRITER.load(Ordering::Relaxed) != 0 {
+        writes();
+    }
 }
 
 /// This process has opened a file for writing, and does not own the area.
@@ -311,7 +348,11 @@ extern "C" fn at_start() {
     if std::env::var_os(BROKER).is_none() {
         return;
     }
+    tell::begin();
     forks::watch();
+    // After what `forks` does in the child.
+    // SAFETY: the function is there as long as the process.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     // Later there may be another root, or another user.
     inside(prepare);
     let Some(table) = table() else {
@@ -323,9 +364,28 @@ extern "C" fn at_start() {
         let _ = inside(|| bury(table, own));
         table.disown(own);
     }
+    if inside(|| descriptors().unwrap_or_default().into_iter().any(is_written)) {
+        writes();
+    }
     if table.has_followed(own) {
         inside(|| mark_inherited(table, own));
     }
+}
+
+fn forget_inherited() {
+    FOLLOWED
+        .iter()
+        .for_each(|place| place.store(0, Ordering::Relaxed));
+}
+
+/// True if the descriptor is one of a regular file that may be written by it.
+fn is_written(fd: c_int) -> bool {
+    // SAFETY: no memory is involved.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0
+        && flags & libc::O_ACCMODE != libc::O_RDONLY
+        && flags & libc::O_PATH == 0
+        && key_of(fd).is_some()
 }
 
 fn mark_inherited(table: &Table, own: u32) {

@@ -9,21 +9,36 @@ use std::slice;
 /// Parts of a vector at most (the kernel's UIO_MAXIOV).
 const PARTS_MAX: c_int = 1024;
 
-impl Followed {
-    /// Where `pwrite` writes: with O_APPEND to the end, whatever it is told (pwrite(2), "Bugs").
-    fn at(&self, offset: off_t) -> At {
-        match u64::try_from(offset) {
-            _ if self.flags & crate::APPENDS != 0 => At::End,
-            Ok(offset) => At::Offset(offset),
-            Err(_) => At::Cursor,
-        }
-    }
+/// Flags of pwritev2(2) whose writes the log follows, beside those of a sync (linux/fs.h). A write with others may go elsewhere.
+const RWF_FOLLOWED: c_int =
+    libc::RWF_HIPRI | libc::RWF_NOWAIT | libc::RWF_APPEND | RWF_NOAPPEND | RWF_DONTCACHE | RWF_NOSIGNAL;
+const RWF_NOAPPEND: c_int = 0x20;
+const RWF_DONTCACHE: c_int = 0x80;
+const RWF_NOSIGNAL: c_int = 0x100;
 
+/// True if the opening has O_APPEND. The kernel is asked each time: any process with a descriptor of the same opening may change it.
+fn appends(fd: c_int) -> bool {
+    // SAFETY: no memory is involved.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_APPEND != 0
+}
+
+/// Where an offset leads to.
+fn at(offset: off_t) -> At {
+    u64::try_from(offset).map_or(At::Cursor, At::Offset)
+}
+
+/// Where `pwrite` writes: with O_APPEND to the end, whatever it is told (pwrite(2), "Bugs").
+fn at_or_end(fd: c_int, offset: off_t) -> At {
+    match appends(fd) {
+        true => At::End,
+        false => at(offset),
+    }
+}
+
+impl Followed {
     fn write(&self, fd: c_int, at: At, data: &[&[u8]], syncs: bool, make: impl Fn() -> ssize_t) -> ssize_t {
-        let unsynced = || {
-            let appends = self.flags & crate::APPENDS != 0;
-            self.journal.write_unsynced(fd, self.file, at, appends, data)
-        };
+        let unsynced = || self.journal.write_unsynced(fd, self.file, at, appends(fd), data);
         let written = self.syncs().then(|| inside(unsynced)).flatten();
         let written = written.unwrap_or_else(|| inside(|| self.journal.write(fd, self.file, at, data, make)));
         if written <= 0 || !(syncs || self.syncs()) {
@@ -95,7 +110,7 @@ pub unsafe extern "C-unwind" fn pwrite(
     let make = || unsafe { real::pwrite(fd, data, count, offset) };
     match to_change(fd) {
         // SAFETY: the caller's arguments.
-        Ok(Some(it)) => unsafe { it.write_one(fd, it.at(offset), data, count, make) },
+        Ok(Some(it)) => unsafe { it.write_one(fd, at_or_end(fd, offset), data, count, make) },
         Ok(None) => make(),
         Err(error) => answer(Err(error)),
     }
@@ -135,7 +150,7 @@ pub unsafe extern "C-unwind" fn pwritev(
     let make = || unsafe { real::pwritev(fd, parts, count, offset) };
     match to_change(fd) {
         // SAFETY: the caller's arguments.
-        Ok(Some(it)) => unsafe { it.write_parts(fd, it.at(offset), (parts, count), false, make) },
+        Ok(Some(it)) => unsafe { it.write_parts(fd, at_or_end(fd, offset), (parts, count), false, make) },
         Ok(None) => make(),
         Err(error) => answer(Err(error)),
     }
@@ -168,11 +183,16 @@ pub unsafe extern "C-unwind" fn pwritev2(
         Ok(None) => return make(flags),
         Err(error) => return answer(Err(error)),
     };
-    let at = if flags & libc::RWF_APPEND != 0 {
-        At::End
-    } else {
-        it.at(offset)
+    let at = match flags & (libc::RWF_APPEND | RWF_NOAPPEND) {
+        0 => at_or_end(fd, offset),
+        RWF_NOAPPEND => at(offset),
+        _ => At::End,
     };
+    let is_known =
+        flags & !(RWF_FOLLOWED | sync_flags) == 0 && !(flags & RWF_NOAPPEND != 0 && at == At::Cursor);
+    if !is_known {
+        return answer(it.give_up().map(|()| make(flags) as i64)) as ssize_t;
+    }
     let syncs = flags & sync_flags != 0;
     // SAFETY: the caller's arguments.
     unsafe { it.write_parts(fd, at, (parts, count), syncs, || make(flags & !sync_flags)) }

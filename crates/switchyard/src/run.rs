@@ -25,6 +25,10 @@ use std::process::Command;
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libswitchyard_preload.so";
 
+/// Options of AddressSanitizer. Its library, where a program has one, refuses to start behind ours unless it is told so.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+const ASAN_BEHIND: &str = "verify_asan_link_order=0";
+
 /// Size of a new area, unless it is chosen.
 const AREA_SIZE: Size = Size(1 << 30);
 
@@ -168,6 +172,16 @@ fn library() -> anyhow::Result<PathBuf> {
     found.cloned().with_context(missing)
 }
 
+/// The user's, and ours.
+fn options_of_asan() -> OsString {
+    let mut options = std::env::var_os(ASAN_OPTIONS).unwrap_or_default();
+    if !options.is_empty() {
+        options.push(":");
+    }
+    options.push(ASAN_BEHIND);
+    options
+}
+
 fn tell(recovered: &Recovered) {
     if recovered.replayed + recovered.removed > 0 {
         eprintln!(
@@ -207,6 +221,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     command
         .args(&args.program[1..])
         .env("LD_PRELOAD", preload)
+        .env(ASAN_OPTIONS, options_of_asan())
         .env("SWITCHYARD_AREA", &area)
         .env("SWITCHYARD_AREA_BYTES", size.0.to_string())
         .env("SWITCHYARD_MATCH", &patterns);

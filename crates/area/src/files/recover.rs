@@ -10,7 +10,7 @@ use crate::area::{Area, AreaOptions};
 use crate::error::AreaError;
 use crate::structures::Log;
 use os::MediaFile;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -354,10 +354,13 @@ fn complete(subjects: &mut [Subject], writes: &Log) -> Result<(), FilesError> {
         return Ok(());
     }
     let outcomes = files::outcomes(writes.positions()?, read)?;
+    let all = subjects.iter().filter(|it| it.description.is_fresh);
+    let fresh: BTreeSet<FileId> = all.map(|it| it.id).collect();
     let has_room = |id: &FileId, file: &File| {
         let size = file.metadata().map_or(0, |it| it.len());
         let outcome = outcomes.get(id);
-        outcome.is_none_or(|it| !it.is_cut && it.size <= size)
+        let is_cut = |it: &files::Outcome| it.is_cut || (it.may_be_cut && !fresh.contains(id));
+        outcome.is_none_or(|it| !is_cut(it) && it.size <= size)
     };
     present.retain(|id, file| has_room(id, file));
     let mut nth = 0;
@@ -494,8 +497,10 @@ fn bring_back(area: &Area, map: StructureId, writes: &Log) -> Result<Recovered, 
             Fate::Gone if !subject.description.is_removed => {
                 let mut above = path.ancestors().skip(1);
                 let nearest = above.find_map(|it| File::open(it).ok());
-                let synced = nearest.map_or_else(|| Ok(rustix::fs::sync()), rustix::fs::syncfs);
-                at(&path, synced.map_err(io::Error::from))?;
+                match nearest {
+                    Some(nearest) => at(&path, rustix::fs::syncfs(nearest).map_err(io::Error::from))?,
+                    None => rustix::fs::sync(),
+                }
             }
             Fate::Gone | Fate::Refuse(_) | Fate::Away => {}
         }

@@ -136,6 +136,8 @@ pub struct Outcome {
     pub size: u64,
     /// A change made it shorter, so what is behind its end is older.
     pub is_cut: bool,
+    /// Its first change gave it a size. A file that is not fresh may have been longer before.
+    pub may_be_cut: bool,
 }
 
 impl Outcome {
@@ -179,7 +181,12 @@ pub fn outcomes<E: From<Malformed>>(
     let mut nth = 0;
     replay(positions, read, |id, offset, data, size| {
         let part = offset..offset + data.len() as u64;
-        outcomes.entry(id).or_default().change(nth, part, size);
+        let may_be_cut = data.is_empty();
+        let outcome = outcomes.entry(id).or_insert_with(|| Outcome {
+            may_be_cut,
+            ..Outcome::default()
+        });
+        outcome.change(nth, part, size);
         nth += 1;
         Ok(())
     })?;
