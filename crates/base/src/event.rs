@@ -10,8 +10,8 @@ mod ring;
 mod value;
 
 pub use kind::{
-    Answers, AreaRefusal, Collection, Description, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle,
-    Refusal, RegistryTrouble, Wait,
+    Answers, AreaRefusal, Collection, Description, Grant, Kind, Lapse, Lead, Look, MediumOperation, Metadata,
+    Obstacle, Refusal, RegistryTrouble, Wait,
 };
 pub use ring::{COALESCE, Event, Events, Page};
 pub use value::{Level, Source, Value};

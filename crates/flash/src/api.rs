@@ -139,6 +139,11 @@ pub enum Event {
         /// How.
         result: Result<Data, VssdError>,
     },
+    /// The page that [`crate::Vssd::check`] asked for was read. If it is damaged, a new checkpoint replaces what it was part of.
+    Checked {
+        /// The byte of the medium where the damage is.
+        damaged: Option<u64>,
+    },
     /// The collection that [`crate::Vssd::start_gc`] began reached its aim, or there is nothing to gain.
     GcDone,
     /// Collecting because no free block was left, whoever forbade it.

@@ -60,6 +60,8 @@ pub(crate) struct Checkpoints {
     skip: bool,
     /// Checkpoints completed.
     count: u64,
+    /// The checkpoint that each slot is known to hold whole.
+    slots: [Option<u32>; 2],
 }
 
 impl Checkpoints {
@@ -81,13 +83,17 @@ impl Checkpoints {
             counted_from: last,
             skip: false,
             count: 0,
+            slots: [None; 2],
         }
     }
 
-    /// Goes on after a recovery: `covered` by the newest that was durable, which is damaged if it `fell_back`.
-    pub(crate) fn resume(&mut self, covered: u64, fell_back: bool) {
+    /// Goes on after a recovery: `covered` by the newest, which was durable and is number `newest`, and is damaged if it `fell_back`.
+    pub(crate) fn resume(&mut self, newest: u32, covered: u64, fell_back: bool) {
         self.covered = covered;
         self.skip = fell_back;
+        if newest > 0 && !fell_back {
+            self.slots[newest as usize % 2] = Some(newest);
+        }
     }
 }
 
@@ -123,6 +129,26 @@ fn seal(bytes: &mut [u8], stamp: Stamp, index: u32, count: u32) {
 
 fn piece_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..CRC_AT]), &bytes[PIECE_HEADER_BYTES..])
+}
+
+/// Which page of which checkpoint it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) instance: u32,
+    pub(crate) number: u32,
+    pub(crate) index: u32,
+}
+
+impl Piece {
+    /// What a page is, if it is intact.
+    pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
+        let (Stamp { instance, number }, index, _) = unseal(bytes)?;
+        Some(Self {
+            instance,
+            number,
+            index,
+        })
+    }
 }
 
 /// The stamp, index and item count of an intact piece.
@@ -259,6 +285,35 @@ impl Checkpoints {
         self.wanted
     }
 
+    /// Asks for a checkpoint if the newest one does not cover everything.
+    pub(crate) fn want_fresh(&mut self, pages: &Pages, trims: &Trims) {
+        let is_empty = pages.checkpoint() == 0 && pages.sequence.last() == 0 && trims.accepted() == 0;
+        self.wanted |= !is_empty && !self.is_fresh(pages, trims);
+    }
+
+    fn is_fresh(&self, pages: &Pages, trims: &Trims) -> bool {
+        let is_covered = self.covered == pages.sequence.last() && self.trims_covered == trims.accepted();
+        pages.checkpoint() > 0 && is_covered
+    }
+
+    /// True while none is being written, or wanted.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle && !self.wanted
+    }
+
+    /// The checkpoint that a slot is known to hold.
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<u32> {
+        self.slots[slot as usize]
+    }
+
+    /// What a slot holds is damaged: the next checkpoint takes its place. Where that was the newest one, the other slot holds the only one
+    /// that is left, and keeps it meanwhile.
+    pub(crate) fn replace(&mut self, slot: u32, newest: u32) {
+        let number = self.slots[slot as usize].take();
+        self.skip |= self.phase == Phase::Idle && number == Some(newest);
+        self.wanted = true;
+    }
+
     /// Checkpoints completed.
     pub(crate) fn count(&self) -> u64 {
         self.count
@@ -291,8 +346,7 @@ impl Checkpoints {
     fn begin(&mut self, pages: &mut Pages, trims: &Trims) {
         let (last, accepted) = (pages.sequence.last(), trims.accepted());
         self.counted_from = last;
-        let fresh = pages.checkpoint() > 0 && self.covered == last && self.trims_covered == accepted;
-        if fresh && !self.wanted {
+        if self.is_fresh(pages, trims) && !self.wanted {
             for tag in self.next_tags.drain(..) {
                 pages.ops.done(tag, Ok(Data::None));
             }
@@ -300,6 +354,7 @@ impl Checkpoints {
         }
         self.phase = Phase::Pieces;
         self.wanted = false;
+        self.slots[self.stamp(pages).number as usize % 2] = None;
         self.tags.append(&mut self.next_tags);
         self.start = last;
         self.trims_start = accepted;
@@ -424,7 +479,9 @@ impl Checkpoints {
         let number = self.stamp(pages).number;
         let (covered_twice, trims_twice) = (self.covered, self.trims_covered);
         self.phase = Phase::Idle;
-        self.skip = false;
+        self.slots[number as usize % 2] = Some(number);
+        // The other slot holds one that entries do not refer to any more: only a second new one makes two of use.
+        self.wanted |= core::mem::take(&mut self.skip);
         self.covered = self.start;
         self.trims_covered = self.trims_start;
         self.count += 1;

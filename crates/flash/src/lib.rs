@@ -9,6 +9,7 @@ mod api;
 mod blocks;
 mod bulk;
 mod bus;
+mod check;
 mod checkpoint;
 mod entries;
 mod flush;

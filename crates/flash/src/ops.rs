@@ -39,6 +39,8 @@ pub(crate) enum OpKind {
     Piece,
     /// A checkpoint's header.
     Header,
+    /// A page of a checkpoint is read to see whether it is intact: `ppn` is its index, `lpn` the checkpoint's number.
+    Check,
     /// A media flush.
     Flush,
     /// The timing model's erase.
@@ -238,7 +240,7 @@ impl Ops {
         assert!(op.media, "the medium was asked");
         op.media = false;
         op.failed = done.result.is_err();
-        if matches!(op.kind, OpKind::Read | OpKind::MoveRead) {
+        if matches!(op.kind, OpKind::Read | OpKind::MoveRead | OpKind::Check) {
             op.page = done.pages.pop();
         }
         (!op.model).then_some(id)

@@ -471,6 +471,16 @@ impl Ssd {
         self.block.pages(self.slot)
     }
 
+    /// What a slot holds when a change is stored, as (byte offset, page) writes like those of [`Ssd::superblock_pages`].
+    pub fn slot_pages(&self, slot: u32) -> Vec<(u64, Vec<u8>)> {
+        let age = u64::from(slot != self.slot);
+        let block = Superblock {
+            generation: self.block.generation - age,
+            ..self.block.clone()
+        };
+        block.pages(slot)
+    }
+
     /// Pages of a generation of the superblock with so many vSSDs.
     pub fn superblock_page_count(&self, vssds: usize) -> usize {
         self.block.page_count(vssds)

@@ -13,6 +13,7 @@
 use crate::api::{Data, Event, Request, VssdConfig, VssdError, VssdStats};
 use crate::blocks::{Loan, State, Stream};
 use crate::bus::Model;
+use crate::check::Check;
 use crate::checkpoint::Checkpoints;
 use crate::flush::Rounds;
 use crate::gc::{Collection, Need};
@@ -32,6 +33,7 @@ pub struct Vssd {
     pages: Pages,
     trims: Trims,
     checkpoints: Checkpoints,
+    check: Check,
     rounds: Rounds,
     collection: Collection,
     /// [`Event::Borrow`] is not answered yet.
@@ -104,6 +106,7 @@ impl Vssd {
             checkpoints: Checkpoints::new(pages.share.units(), pages.sequence.last()),
             pages,
             trims,
+            check: Check::default(),
             rounds: Rounds::new(depth),
             collection: Collection::default(),
             asked_to_borrow: false,
@@ -119,7 +122,8 @@ impl Vssd {
     /// recovery `fell_back` to the one before. Media operations may follow at once.
     pub(crate) fn resume(pages: Pages, trims: Trims, covered: u64, fell_back: bool) -> Self {
         let mut vssd = Self::new(pages, trims);
-        vssd.checkpoints.resume(covered, fell_back);
+        let newest = vssd.pages.checkpoint();
+        vssd.checkpoints.resume(newest, covered, fell_back);
         if !vssd.pages.settled() {
             vssd.checkpoints.want();
         }
@@ -297,6 +301,31 @@ impl Vssd {
             return self.done(tag, Err(VssdError::Latched));
         }
         self.checkpoints.submit(tag);
+        self.pump();
+    }
+
+    /// A pass over its metadata begins.
+    pub fn begin_check(&mut self, now: Instant) {
+        self.advance(now);
+        self.checkpoints.want_fresh(&self.pages, &self.trims);
+        self.check.restart(&self.pages);
+        self.pump();
+    }
+
+    /// True if one more page of its metadata can be read now.
+    pub fn can_check(&self) -> bool {
+        !self.latched() && self.check.can_read(&self.checkpoints)
+    }
+
+    /// True if no page of its metadata is left to read in this pass.
+    pub fn is_checked(&self) -> bool {
+        self.check.is_over()
+    }
+
+    /// Reads the next page of its metadata. [`Event::Checked`] follows, if there is one.
+    pub fn check(&mut self, now: Instant) {
+        self.advance(now);
+        self.check.read(&mut self.pages, &self.checkpoints);
         self.pump();
     }
 
@@ -584,6 +613,9 @@ impl Vssd {
         let (kind, failed) = (op.kind, op.failed);
         match kind {
             OpKind::Read => return self.finish_read(id),
+            OpKind::Check => {
+                return self.check.finish(&mut self.pages, &mut self.checkpoints, id);
+            }
             OpKind::MoveRead => {
                 let need = self.collection.move_read(&mut self.pages, &mut self.trims, id);
                 if need == Need::Checkpoint {
@@ -621,7 +653,7 @@ impl Vssd {
                 self.pages.ops.remove(id);
                 self.collection.erased(&mut self.pages, &self.trims);
             }
-            OpKind::Read | OpKind::MoveRead => unreachable!("handled above"),
+            OpKind::Read | OpKind::MoveRead | OpKind::Check => unreachable!("handled above"),
         }
     }
 

@@ -44,6 +44,8 @@ struct Rack {
     replies: Vec<BlockReply>,
     /// For the tool.
     told: Vec<Packet>,
+    /// Nobody hears this one.
+    deaf: Option<Addr>,
     tag: u64,
 }
 
@@ -89,6 +91,7 @@ impl Rack {
             packets: VecDeque::new(),
             replies: Vec::new(),
             told: Vec::new(),
+            deaf: None,
             tag: 0,
         }
     }
@@ -141,6 +144,9 @@ impl Rack {
         while let Some(packet) = self.packets.pop_front() {
             any = true;
             let header = packet.header;
+            if [header.source, header.target].map(Some).contains(&self.deaf) {
+                continue;
+            }
             let has = |node: &&mut Node| node.units().any(|unit| unit.identity().vssd == header.vssd);
             if header.target == GATEWAY {
                 self.gateway.handle(self.now, Input::Packet(packet));
@@ -330,5 +336,55 @@ fn with_a_node_that_is_lost_too_the_other_copies_serve() {
     for volume in [1, 2] {
         rack.check_all(volume);
         rack.write_all(volume);
+    }
+}
+
+/// Bug: a set whose only member was lost for ever stayed lost, though the copy that it had expelled was back. Cause: nothing could make that
+/// one a member. Fix: an operator can.
+#[test]
+fn a_copy_that_was_expelled_takes_the_place_of_a_member_that_is_lost() {
+    let mut rack = Rack::new();
+    let mut records = records();
+    records.volumes.truncate(1);
+    rack.serve(1, &records);
+    rack.write_all(1);
+    records.volumes[0].ready = true;
+    // Node 1 is away: the set goes on with vSSD 5 of node 2.
+    records.volumes[0].sets[0].expel(&[4]);
+    rack.gateway = gateway(&rack.pool, 2);
+    rack.serve(2, &records);
+    assert_eq!(rack.ask(BlockOp::Write, 1, 0, 0xff).result.err(), None);
+    assert_eq!(rack.ask(BlockOp::Flush, 1, 0, 0).result.err(), None);
+    // Node 2 is lost, and node 1 is back and waits for it.
+    let set = &mut records.volumes[0].sets[0];
+    set.expelling = None;
+    let left = set.expelled.pop().expect("it was expelled");
+    set.joining = Some(rack::registry::JoiningRecord {
+        vssd: left.vssd,
+        node: left.node,
+        replaces: 0,
+        moves: false,
+    });
+    set.generation += 1;
+    rack.gateway = gateway(&rack.pool, 3);
+    rack.deaf = Some(addr(2));
+    rack.gateway.serve(rack.now, 3, &records);
+    rack.run(Duration::from_secs(5));
+    let state = rack.gateway.volume_state(VolumeId(1));
+    assert_ne!(state, Some(host::gateway::VolumeState::Ready));
+    for vssd in [4, 7] {
+        // The other set has its member on node 2 first.
+        let forced = records.force_copy(VssdId(vssd));
+        assert_eq!(forced.is_ok(), vssd == 4);
+    }
+    records.volumes[0].sets.truncate(1);
+    records.volumes[0].size_bytes /= 2;
+    rack.gateway = gateway(&rack.pool, 4);
+    rack.serve(4, &records);
+    for page in 0..PAGES / 2 {
+        let read = rack.ask(BlockOp::Read, 1, page, 0).result;
+        let byte = read.expect("it is served")[0].with(|bytes| bytes[0]);
+        assert_eq!(byte, 1 << 5 | page as u8, "page {page} is as it was before");
+        assert_eq!(rack.ask(BlockOp::Write, 1, page, 7).result.err(), None);
     }
 }

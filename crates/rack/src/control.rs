@@ -237,6 +237,19 @@ impl Config {
         is_new
     }
 
+    /// The members are others from now on. A gateway that does not tell the part leaves open which place the vSSD has among them.
+    pub fn change_part(&mut self, open: &Open) {
+        self.note_part(open);
+        if let Some(part) = self.part.as_mut().filter(|_| open.part.is_none()) {
+            part.place = None;
+        }
+    }
+
+    /// True if it is the first replica of its set, which orders the set's writes.
+    pub fn is_first(&self) -> bool {
+        self.part.as_ref().is_some_and(|part| part.place == Some(0))
+    }
+
     /// As the superblock keeps it, at most 246 bytes.
     pub fn emit(&self) -> Vec<u8> {
         let mut bytes = CONFIG_PART_TAG.to_vec();

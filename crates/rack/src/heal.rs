@@ -220,9 +220,12 @@ impl Heal {
         }
     }
 
-    /// A node's last answer.
+    /// A node's last answer. One of before the healing began says nothing: the records may have changed since.
     pub fn answered(&mut self, now: Instant, node: NodeId, at: Instant, status: &NodeStatus) {
         let (began, rules) = (self.began, self.rules);
+        if at < began {
+            return;
+        }
         let known = self.nodes.entry(node.0).or_default();
         if known.heard.is_some_and(|heard| heard >= at) {
             return;

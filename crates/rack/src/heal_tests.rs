@@ -482,3 +482,27 @@ fn of_two_nodes_that_die_shortly_after_each_other_none_is_expelled() {
     world.pass(6_000, 6_400);
     assert_eq!(world.replicas(), [1], "the first one is back and goes on");
 }
+
+/// Bug: a vSSD stayed on its node for ever, though no record named it. Cause: a gateway took the lead, and took an answer that the node had
+/// given it long before for a present one. The vSSD was made since, and was to be deleted; the node was down. So the vSSD counted as deleted.
+/// Fix: answers of before the healing began do not count.
+#[test]
+fn what_is_to_be_deleted_is_not_forgotten_for_an_answer_of_before() {
+    let mut world = World::new();
+    let left = ReplicaRecord { vssd: 8, node: 3 };
+    world.records.leftovers = vec![left];
+    world.heal = Heal::new(at(5_000), Rules::default());
+    world
+        .heal
+        .answered(at(5_000), NodeId(3), at(1_000), &status(3, Roll::default()));
+    world.rolls[2] = None;
+    world.pass(5_000, 5_600);
+    assert_eq!(world.records.leftovers, [left]);
+    world.rolls[2] = Some(here(8));
+    world.pass(5_600, 6_000);
+    let discards: Vec<_> = world.heal.discards(&world.records).collect();
+    assert_eq!(discards, [(VssdId(8), NodeId(3))]);
+    world.rolls[2] = Some(Roll::default());
+    world.pass(6_000, 6_400);
+    assert_eq!(world.records.leftovers, []);
+}

@@ -11,6 +11,7 @@ pub mod compare;
 pub mod control;
 pub mod dedup;
 pub mod exchange;
+pub mod force;
 pub mod gc;
 pub mod gc_group;
 pub mod heal;

@@ -75,6 +75,10 @@ pub trait Fleet {
     fn attend(&mut self, _world: &mut World<Self::Host>) -> Attention {
         Attention::default()
     }
+    /// vSSDs that were members and are expelled: some may not know it.
+    fn expelled(&self) -> Vec<VssdId> {
+        Vec::new()
+    }
     /// The gateways, where each can serve every volume: clients try the next when one does not.
     fn paths(&self) -> Vec<usize> {
         Vec::new()
@@ -87,6 +91,8 @@ pub trait Fleet {
     fn metadata(&self, _index: usize, _part: Metadata) -> core::ops::Range<u64> {
         0..0
     }
+    /// Makes a medium say that it is that of a host.
+    fn forge_identity(&self, _index: usize, _medium: &mut SimMedium) {}
     /// Checks a host's accounts (conservation of blocks).
     fn probe(&self, _index: usize, _host: &Self::Host) -> Result<(), String> {
         Ok(())
@@ -102,6 +108,10 @@ pub trait Fleet {
     /// Checks what the hosts must agree on when they have come to rest. `hosts` has `None`
     /// where one is down.
     fn agree(&self, _hosts: &[Option<&Self::Host>]) -> Result<(), Violation> {
+        Ok(())
+    }
+    /// Checks what a medium alone holds, where nothing has damaged it.
+    fn check_medium(&self, _medium: &SimMedium) -> Result<(), String> {
         Ok(())
     }
     /// Checks that the media alone agree, where all that was written is durable. Each of `hosts` has just been started

@@ -25,7 +25,7 @@ use host::{
     Central, Controller, ControllerConfig, Egress, Gateway, GatewayConfig, Input, Node, NodeConfig, Output,
     Tor, TorConfig,
 };
-use rack::control::NodeStatus;
+use rack::control::{Config, NodeStatus};
 use rack::gc::TOR_LEASE;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use rack::{scrub, slow};
@@ -648,6 +648,12 @@ impl Fleet for RackFleet {
         attention
     }
 
+    fn expelled(&self) -> Vec<VssdId> {
+        let sets = self.records().iter().flat_map(|record| &record.sets);
+        let expelled = sets.flat_map(|set| &set.expelled);
+        expelled.map(|left| VssdId(left.vssd)).collect()
+    }
+
     fn paths(&self) -> Vec<usize> {
         let shared = self.options.failover.is_some();
         let count = if shared { self.options.gateways } else { 0 };
@@ -677,6 +683,17 @@ impl Fleet for RackFleet {
             Metadata::Checkpoint => 2 * SUPERBLOCK_BYTES..spare,
             Metadata::Spare => spare..data,
         }
+    }
+
+    fn forge_identity(&self, index: usize, medium: &mut SimMedium) {
+        let mut ssd = Ssd::look(medium, SIM_PAGE_BYTES).expect("its node has started");
+        for entry in ssd.vssds().to_vec() {
+            let config = Config::parse(&entry.config).expect("its node wrote it");
+            let node = Some(NodeId(index as u8));
+            let forged = ssd.set_config(entry.id, Config { node, ..config }.emit());
+            forged.expect("it is as long as before");
+        }
+        ssd.store(medium).expect("a medium that nobody uses");
     }
 
     fn probe(&self, _index: usize, host: &RackHost) -> Result<(), String> {
@@ -725,6 +742,16 @@ impl Fleet for RackFleet {
             units_agree(&units, set.pages)?;
         }
         Ok(())
+    }
+
+    fn check_medium(&self, medium: &SimMedium) -> Result<(), String> {
+        let report = flash::verify(medium, SIM_PAGE_BYTES, &mut |_| {}).map_err(|error| error.to_string())?;
+        // What a cut has left of an entry is none of a page.
+        let mut problems = report.problems.iter();
+        match problems.find(|problem| problem.place.lpn.is_some()) {
+            Some(problem) => Err(format!("{problem:?}")),
+            None => Ok(()),
+        }
     }
 
     fn media_agree(&self, hosts: &[Option<RackHost>]) -> Result<(), Violation> {
@@ -839,7 +866,7 @@ fn groups_are_sound(node: &Node, rows: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// The same version of every page.
+/// The same version of every page, with the same data.
 fn units_agree(units: &[&Unit], pages: u32) -> Result<(), Violation> {
     for page in 0..pages {
         let version = |unit: &Unit| unit.version(Lpn(page)).0;
@@ -850,6 +877,16 @@ fn units_agree(units: &[&Unit], pages: u32) -> Result<(), Violation> {
                 first_version: version(units[0]),
                 second: other.identity().vssd,
                 second_version: version(other),
+            });
+        }
+        let mut sums = units.iter().filter_map(|unit| Some((unit, unit.crc(Lpn(page))?)));
+        if let Some((first, sum)) = sums.next()
+            && let Some((second, _)) = sums.find(|(_, other)| *other != sum)
+        {
+            return Err(Violation::OtherData {
+                page,
+                first: first.identity().vssd,
+                second: second.identity().vssd,
             });
         }
     }

@@ -20,6 +20,8 @@ pub struct RegistryModel {
     pub conflicting: f64,
     /// It does not answer from then, until then, in ns.
     pub away_ns: (u64, u64),
+    /// The gateway of this index does not reach it from then on, in ns.
+    pub cut_off: Option<(usize, u64)>,
 }
 
 /// A deliberate break of the control plane, which the checkers must catch.
@@ -115,7 +117,7 @@ impl SimRegistry {
     /// Takes a call; the answer if it comes at once.
     pub fn ask(&mut self, now: Instant, asker: Asker, call: RegistryCall) -> Option<Input> {
         if self.model.latency_ns_max == 0 {
-            return Some(self.answer(now.as_nanos(), call));
+            return Some(self.answer(now.as_nanos(), asker, call));
         }
         let at = now.as_nanos() + 1 + self.rng.below(self.model.latency_ns_max);
         self.pending.push(Pending { at, asker, call });
@@ -139,12 +141,15 @@ impl SimRegistry {
         }
         let at = self.pending.iter().position(|pending| pending.at <= now)?;
         let pending = self.pending.remove(at);
-        Some((pending.asker, self.answer(now, pending.call)))
+        Some((pending.asker, self.answer(now, pending.asker, pending.call)))
     }
 
-    fn answer(&mut self, now: u64, call: RegistryCall) -> Input {
+    fn answer(&mut self, now: u64, asker: Asker, call: RegistryCall) -> Input {
         let (from, until) = self.model.away_ns;
-        let fails = (from..until).contains(&now) || self.rng.chance(self.model.failing);
+        let cut_off = self.model.cut_off;
+        let is_away =
+            (from..until).contains(&now) || cut_off.is_some_and(|(whom, at)| whom == asker.0 && now >= at);
+        let fails = is_away || self.rng.chance(self.model.failing);
         let away = || RegistryError::Unavailable("no answer".into());
         let snapshot = match call {
             RegistryCall::Load if fails => return Input::Loaded(Err(away())),

@@ -11,7 +11,7 @@ use crate::operators::Attention;
 use crate::reached::{Changes, Reached, Situation};
 use crate::workload::stream::Stream;
 use crate::workload::{Mix, Pattern};
-use crate::world::{Happening, Site, World, WorldOptions, WorldStats};
+use crate::world::{Canary, Happening, Site, World, WorldOptions, WorldStats};
 use base::event::{Event, Kind};
 use base::limits::{PAGE_BYTES, SECTORS_PER_PAGE};
 use base::{BlockReply, Duration, Instant, Machine, Pool, Rng, VssdId};
@@ -267,6 +267,11 @@ impl<F: Fleet> Run<F> {
         }
     }
 
+    fn metadata_are_damaged(&self, of: usize) -> bool {
+        let mut faults = self.spec.faults.iter();
+        faults.any(|(_, fault)| matches!(fault, Fault::CorruptMetadata { host, .. } if *host == of))
+    }
+
     fn media_are_sound(&self) -> bool {
         let limit = self.spec.world.media.limit;
         let mut faults = self.spec.faults.iter();
@@ -311,6 +316,12 @@ impl<F: Fleet> Run<F> {
                 .world
                 .medium(index)
                 .filter(|_| self.sites[index].1 == Role::Node);
+            let sound = medium
+                .as_deref()
+                .map_or(Ok(()), |medium| self.fleet.check_medium(medium));
+            if let Err(what) = sound {
+                self.violations.push(Violation::Accounts { host: index, what });
+            }
             let started = medium.map(|medium| self.fleet.start(index, *boot, now, &pool, Some(medium)));
             match started.transpose() {
                 Ok(host) => hosts.push(host),
@@ -404,7 +415,11 @@ impl<F: Fleet> Run<F> {
                 if let Kind::ReplicaServing { vssd, .. } = kind {
                     self.serves(host, vssd);
                 }
-                if let Err(what) = self.told.told(self.world.now(), host, &kind) {
+                let told = self.told.told(self.world.now(), host, &kind);
+                let invented =
+                    matches!(kind, Kind::MetadataDamaged { .. }) && !self.metadata_are_damaged(host);
+                let what = "it tells of damaged metadata, which nothing has damaged".to_owned();
+                if let Err(what) = told.and(if invented { Err(what) } else { Ok(()) }) {
                     self.violations.push(Violation::Accounts { host, what });
                 }
             }
@@ -475,6 +490,7 @@ impl<F: Fleet> Run<F> {
     fn attend(&mut self) {
         self.attend_at = None;
         let attention = self.fleet.attend(&mut self.world);
+        self.world.set_expelled(self.fleet.expelled());
         self.note_attention(&attention);
         if attention.took_lead {
             self.clients.lead_moved();
@@ -834,6 +850,9 @@ impl<F: Fleet> Run<F> {
             let medium = medium(&mut self.world, host);
             self.own_media[host] = Some((medium.content(), down_ns));
             medium.fill(&other);
+            if self.spec.world.canary == Canary::ForgeIdentity {
+                self.fleet.forge_identity(host, medium);
+            }
         }
     }
 

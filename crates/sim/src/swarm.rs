@@ -234,7 +234,7 @@ fn report(seed: u64, options: SwarmOptions, outcome: Outcome) -> SeedReport {
 /// The rack and the run of a seed.
 pub fn draw(seed: u64, swarm: SwarmOptions) -> (RackFleet, RunSpec) {
     let mut rng = Rng::new(seed);
-    let heals = swarm.canary == Canary::None && rng.chance(0.5);
+    let heals = swarm.canary.may_heal() && (rng.chance(0.5) || swarm.canary != Canary::None);
     let mut options = draw_rack(heals, &mut rng.fork());
     if !heals {
         draw_controller(&mut options, &mut Rng::new(!seed));
@@ -318,7 +318,7 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
         .iter()
         .any(|(_, fault)| fault.fails_medium(MEDIUM_LIMIT));
     let alone = fleet.options().gateways == 1;
-    let is_left_out = spec.world.canary != Canary::None || !heals && rng.chance(0.3);
+    let is_left_out = !spec.world.canary.may_heal() || !heals && rng.chance(0.3);
     if is_left_out || !alone && media_fail {
         return;
     }

@@ -20,7 +20,6 @@ use base::{
 use canary::Sabotage;
 use clock::Clock;
 use host::{Input, Output};
-use rack::control::Open;
 use std::collections::VecDeque;
 use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload, flags};
 
@@ -33,8 +32,6 @@ const INPUTS_AT_ONE_INSTANT_MAX: u32 = 500_000;
 /// Events of each host that are kept, of those that are routine and of the others: enough to tell what came before a
 /// failure.
 const EVENTS_KEPT: usize = 256;
-/// Share of the packets that a canary breaks, where it breaks some.
-const CANARY_SHARE: f64 = 0.05;
 /// A write is executed again after at most this, in ns.
 const AGAIN_NS_MAX: u64 = 50_000_000;
 /// Its copy has a number that is so much higher: one of the window that nobody has used yet.
@@ -135,6 +132,10 @@ pub struct WorldStats {
     pub sabotaged: u64,
     /// Writes and flushes that hosts issued to their media.
     pub boundaries: u64,
+    /// Reads that a member answered which was expelled: it does not know that, and has leases.
+    pub expelled_reads: u64,
+    /// Reads that such a member refused.
+    pub expelled_refusals: u64,
 }
 
 #[derive(Debug)]
@@ -168,6 +169,8 @@ struct Core {
     /// Pairs of hosts of which the second hears nothing of the first, until when.
     cuts: Vec<([Addr; 2], Instant)>,
     sabotage: Sabotage,
+    /// vSSDs that the registry has expelled.
+    expelled: Vec<VssdId>,
 }
 
 struct Place {
@@ -244,6 +247,7 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
                 queue_max: u32::MAX,
                 cuts: Vec::new(),
                 sabotage: Sabotage::default(),
+                expelled: Vec::new(),
             },
             instant: Instant::ZERO,
             ticks: 0,
@@ -311,6 +315,11 @@ impl<H: Machine<Input = Input, Output = Output>> World<H> {
     /// Tells the canary which vSSDs replicate each other, and on which nodes they are.
     pub fn set_replica_sets(&mut self, sets: Vec<Vec<(VssdId, Addr)>>) {
         self.core.sabotage.sets = sets;
+    }
+
+    /// Tells which vSSDs are expelled from their sets, so that the reads which they answer are counted.
+    pub fn set_expelled(&mut self, vssds: Vec<VssdId>) {
+        self.core.expelled = vssds;
     }
 
     /// A host, unless it is down.
@@ -772,6 +781,19 @@ impl Core {
                 arrives: true,
             });
         }
+        if !self.expelled.is_empty() && header.source == self.places[from].addr {
+            self.note_expelled(header);
+        }
+    }
+
+    /// Counts an answer of a member that was expelled.
+    #[cold]
+    fn note_expelled(&mut self, header: &Header) {
+        let is_answer = header.op == Op::Read && header.has(flags::REPLY);
+        if is_answer && self.expelled.contains(&header.vssd) {
+            self.stats.expelled_reads += u64::from(header.code == Code::SoftOrOk);
+            self.stats.expelled_refusals += u64::from(header.code == Code::Busy);
+        }
     }
 
     /// True if this host hears nothing of the sender, whatever lies between.
@@ -808,18 +830,45 @@ impl Core {
     #[cold]
     pub(super) fn sabotage(&mut self, from: usize, to: usize, packet: Packet) -> Option<Packet> {
         match self.canary {
-            Canary::AckWithoutApply if self.rng.chance(CANARY_SHARE) => self.forge_ack(from, to, packet),
+            Canary::AckWithoutApply if self.rng.chance(canary::SHARE) => self.forge_ack(from, to, packet),
             Canary::HideReplays if packet.header.has(flags::REPLAY) && packet.header.code != Code::Accept => {
                 self.forge_ack(from, to, packet)
             }
             Canary::AnyEpoch => Some(self.renew_epoch(to, packet)),
             Canary::WriteTwice => Some(self.write_again(from, to, packet)),
             Canary::HideDifferences => Some(self.hide_differences(to, packet)),
-            Canary::StaleRead => Some(self.answer_stale(packet)),
-            Canary::HideLoss => Some(self.hide_loss(packet)),
-            Canary::HideExpelled | Canary::HideYield => Some(self.hide_terms(packet)),
-            Canary::PromiseAll => Some(self.promise(packet)),
-            _ => Some(packet),
+            Canary::ForgeLease => {
+                self.forge_lease(from, to, &packet);
+                Some(packet)
+            }
+            _ => Some(self.alter(packet)),
+        }
+    }
+
+    /// Breaks of a packet by itself.
+    #[cold]
+    fn alter(&mut self, mut packet: Packet) -> Packet {
+        let is_broken = match self.canary {
+            Canary::StaleRead => self.sabotage.answer_stale(&mut packet, &mut self.rng),
+            Canary::HideLoss => self.sabotage.hide_loss(&mut packet),
+            Canary::HideExpelled | Canary::HideYield => self.sabotage.hide_terms(self.canary, &mut packet),
+            Canary::PromiseAll => self.sabotage.promise(&mut packet),
+            _ => false,
+        };
+        self.stats.sabotaged += u64::from(is_broken);
+        packet
+    }
+
+    /// Whoever is asked for a lease seems to lend it.
+    #[cold]
+    fn forge_lease(&mut self, from: usize, to: usize, packet: &Packet) {
+        // Only at the last hop: a node has a medium.
+        if self.places[to].medium.is_some()
+            && let Some(lease) = canary::lease_of(packet)
+        {
+            self.stats.sabotaged += 1;
+            let next_hop = self.places[from].addr;
+            self.send(to, next_hop, lease);
         }
     }
 
@@ -856,74 +905,6 @@ impl Core {
         None
     }
 
-    #[cold]
-    fn promise(&mut self, mut packet: Packet) -> Packet {
-        let header = &mut packet.header;
-        if header.op == Op::CreateVssd && !header.has(flags::REPLY) {
-            header.code = Code::SoftOrOk;
-            self.stats.sabotaged += 1;
-        }
-        packet
-    }
-
-    #[cold]
-    fn hide_terms(&mut self, mut packet: Packet) -> Packet {
-        if packet.header.op != Op::Open || packet.header.has(flags::REPLY) {
-            return packet;
-        }
-        let Some(mut open) = Open::parse(packet.record()) else {
-            return packet;
-        };
-        let term = match self.canary {
-            Canary::HideExpelled => &mut open.terms.expels,
-            _ => &mut open.terms.yields,
-        };
-        if core::mem::take(term) {
-            self.stats.sabotaged += 1;
-            packet = Packet::with_record(packet.header, open.emit());
-        }
-        packet
-    }
-
-    fn hide_loss(&mut self, mut packet: Packet) -> Packet {
-        let header = &mut packet.header;
-        if !matches!(header.op, Op::Write | Op::Flush)
-            || !header.has(flags::REPLY)
-            || header.code != Code::SoftOrOk
-        {
-            return packet;
-        }
-        let known = self.sabotage.continuities.get(&header.vssd.0).copied();
-        let first = known.unwrap_or(header.floor);
-        self.sabotage.continuities.insert(header.vssd.0, first);
-        self.stats.sabotaged += u64::from(first != header.floor);
-        header.floor = first;
-        packet
-    }
-
-    #[cold]
-    fn answer_stale(&mut self, mut packet: Packet) -> Packet {
-        let header = packet.header;
-        if header.op != Op::Read || !header.has(flags::REPLY) || header.code != Code::SoftOrOk {
-            return packet;
-        }
-        let key = (header.vssd.0, header.lba);
-        match self.sabotage.stale.get(&key) {
-            Some(earlier) if self.rng.chance(CANARY_SHARE) => {
-                self.stats.sabotaged += 1;
-                packet.header.payload_crc = earlier.header.payload_crc;
-                packet.header.length = earlier.header.length;
-                packet.header.flags = header.flags & !flags::ZERO | earlier.header.flags & flags::ZERO;
-                packet.payload = earlier.payload.clone();
-            }
-            Some(_) => {}
-            None => {
-                self.sabotage.stale.insert(key, packet.clone());
-            }
-        }
-        packet
-    }
-
     /// A message between members is of the epoch of the one that gets it.
     #[cold]
     fn renew_epoch(&mut self, to: usize, mut packet: Packet) -> Packet {
@@ -956,7 +937,7 @@ impl Core {
     fn write_again(&mut self, from: usize, to: usize, packet: Packet) -> Packet {
         let header = packet.header;
         let is_write = matches!(header.op, Op::Write | Op::Zero) && !header.has(flags::REPLY);
-        if !is_write || self.places[to].medium.is_none() || !self.rng.chance(CANARY_SHARE) {
+        if !is_write || self.places[to].medium.is_none() || !self.rng.chance(canary::SHARE) {
             return packet;
         }
         self.stats.sabotaged += 1;

@@ -23,6 +23,7 @@ const TROUBLED: RegistryModel = RegistryModel {
     unknown: 0.3,
     conflicting: 0.1,
     away_ns: (0, 0),
+    cut_off: None,
 };
 
 fn rack() -> RackFleet {

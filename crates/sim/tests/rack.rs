@@ -101,6 +101,12 @@ fn writes_that_nobody_sends_again_are_caught() {
 }
 
 #[test]
+fn a_node_that_starts_with_the_medium_of_another_one_is_caught() {
+    let percent = caught_percent(Canary::ForgeIdentity);
+    assert!(percent >= 2, "{percent} %");
+}
+
+#[test]
 fn ends_that_are_not_told_are_caught() {
     // Few runs fill their flash so far that they collect.
     let percent = caught_percent(Canary::HideEvents);

@@ -7,7 +7,8 @@ use crate::inventory;
 use crate::registry::{Place, emit, parse};
 use crate::role::gateway::parse_node;
 use anyhow::{Context, bail};
-use base::{Addr, NodeId};
+use base::limits::PAGE_BYTES;
+use base::{Addr, NodeId, VssdId};
 use clap::{Args, Subcommand};
 use rack::rebuild::{Found, Terms, VOLUMES_SKIPPED, VSSDS_SKIPPED, rebuild};
 use rack::registry::Snapshot;
@@ -61,6 +62,25 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Let a part of a volume go on with a copy that was expelled, where all its members are lost for ever
+    #[command(
+        after_help = "What was written since the copy was expelled is LOST, also what was flushed. Stop every gateway of the rack \
+        first. Without --accept-loss the command says what it would do, and writes nothing.\n\n\
+        Example:\n  switchyard registry force-copy 7 --registry rack-data --accept-loss"
+    )]
+    ForceCopy {
+        /// The copy: an expelled vSSD of `switchyard registry show`
+        #[arg(value_name = "VSSD")]
+        vssd: u32,
+        #[command(flatten)]
+        at: At,
+        /// Give up what only the other copies hold
+        #[arg(long)]
+        accept_loss: bool,
+        /// Do it although the records name a gateway that leads: it was killed, and is not running
+        #[arg(long)]
+        force: bool,
+    },
     /// Make records that were lost again from what the nodes have
     #[command(
         after_help = "Stop every gateway of the rack first. Name all nodes, and have them and a ToR run. What is missing or \
@@ -111,6 +131,12 @@ pub fn run(args: RecordsArgs) -> anyhow::Result<()> {
         }
         Command::Backup { at, file } => backup(&at.registry, &file),
         Command::Restore { at, file, force } => restore(&at.registry, &file, force),
+        Command::ForceCopy {
+            vssd,
+            at,
+            accept_loss,
+            force,
+        } => force_copy(&at.registry, VssdId(vssd), accept_loss, force),
         Command::Rebuild(args) => {
             let nodes = args.nodes.iter().map(|&(node, addr)| inventory::ask(node, addr));
             made_again(&nodes.collect::<Result<Vec<_>, _>>()?, args)
@@ -185,17 +211,63 @@ fn restore(place: &Place, file: &Path, force: bool) -> anyhow::Result<()> {
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let backup = parse(&bytes).with_context(|| file.display().to_string())?;
     place.restore(|stored| {
-        let lead = stored.as_ref().and_then(|stored| stored.lead.as_ref());
-        if let Some(lead) = lead.filter(|lead| !lead.gateway.is_empty() && !force) {
-            bail!(Failure::InUse(format!(
-                "the gateway {} leads, or was killed: stop every gateway first; if none runs, say so with --force",
-                lead.gateway
-            )));
-        }
+        refuse_lead(stored.as_ref(), force)?;
         restored(backup, stored.as_ref())
     })?;
     println!("{place}: {}", summary(&place.load()?));
     Ok(())
+}
+
+/// Refuses records of which a gateway may have others in memory.
+fn refuse_lead(stored: Option<&Snapshot>, force: bool) -> anyhow::Result<()> {
+    let lead = stored.and_then(|stored| stored.lead.as_ref());
+    if let Some(lead) = lead.filter(|lead| !lead.gateway.is_empty() && !force) {
+        bail!(Failure::InUse(format!(
+            "the gateway {} leads, or was killed: stop every gateway first; if none runs, say so with --force",
+            lead.gateway
+        )));
+    }
+    Ok(())
+}
+
+/// Lets a set go on with an expelled copy, or says what that would lose.
+fn force_copy(place: &Place, vssd: VssdId, accept_loss: bool, force: bool) -> anyhow::Result<()> {
+    let forced = place.load()?.force_copy(vssd)?;
+    let (first, pages) = forced.pages;
+    let given_up: Vec<String> = (forced.given_up.iter())
+        .map(|(vssd, node)| format!("vSSD {} on node {}", vssd.0, node.0))
+        .collect();
+    println!(
+        "volume `{}`, bytes {} to {}: the copy on node {} takes the place of {}.",
+        forced.volume,
+        first * PAGE_BYTES as u64,
+        (first + u64::from(pages)) * PAGE_BYTES as u64,
+        forced.node.0,
+        given_up.join(", ")
+    );
+    println!("What was written there since the copy was expelled is lost, also what was flushed.");
+    if forced.is_mixed {
+        println!("The copy was catching up: some pages are newer than others.");
+    }
+    if !accept_loss {
+        bail!(Failure::Usage(
+            "nothing is written: say --accept-loss to do it".into()
+        ));
+    }
+    place.restore(|stored| {
+        refuse_lead(stored.as_ref(), force)?;
+        let mut next = stored.context("the registry has no records")?;
+        if next.force_copy(vssd)? != forced {
+            bail!(Failure::InUse(
+                "the records have changed meanwhile: look again".into()
+            ));
+        }
+        next.epoch += 1;
+        if let Some(lead) = &mut next.lead {
+            lead.gateway.clear();
+        }
+        Ok(next)
+    })
 }
 
 /// The records that take the place of those that are stored, if these could be read.

@@ -116,6 +116,13 @@ reasons! {
         /// A read.
         Read "read",
     }
+    /// What describes the data on a medium.
+    Metadata {
+        /// One of the two slots of the superblock.
+        Superblock "superblock",
+        /// A checkpoint of a vSSD.
+        Checkpoint "checkpoint",
+    }
     /// Why the server of areas did not do what a user asked.
     AreaRefusal {
         /// The request cannot be read.
@@ -332,6 +339,8 @@ kinds! {
     "medium-silent" Warn MediumSilent { operation: MediumOperation, }
     /// A page cannot be read here; other replicas have it.
     "page-damaged" Warn PageDamaged { vssd: VssdId, page: u32, found: Look, }
+    /// A node has found damage in what describes its data, and writes that anew from memory.
+    "metadata-damaged" Warn MetadataDamaged { part: Metadata, offset: u64, }
     /// Two members had a page otherwise, though both copies were intact: the later version counts, and of one version that of `vssd`.
     "replicas-differ" Error ReplicasDiffer { vssd: VssdId, peer: VssdId, page: u32, ours: u64, theirs: u64, }
     /// A peer has sent a page that was damaged here; it is written anew.

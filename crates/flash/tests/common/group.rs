@@ -236,6 +236,7 @@ impl GroupRig {
         match event {
             Event::Media(op) => self.issued(who, op),
             Event::Done { tag, result } => self.answered(who, tag, result),
+            Event::Checked { .. } => unreachable!("nobody asked"),
             Event::GcDone => self.members[who].gc_done += 1,
             Event::GcForced => {
                 let aim = self.aim;

@@ -346,6 +346,7 @@ impl Rig {
                 Event::Done { tag, result } => self.answered(tag, result),
                 Event::GcDone => self.gc_done += 1,
                 Event::GcForced => self.gc_forced += 1,
+                Event::Checked { .. } => unreachable!("nobody asked"),
                 Event::Borrow | Event::Return => unreachable!("its channels are its own"),
             }
         }

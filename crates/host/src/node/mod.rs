@@ -23,7 +23,7 @@ use crate::{Input, Output};
 use answers::Answers;
 use base::device::Silence;
 use base::event::{self, MediumOperation};
-use base::{Addr, Device, Instant, Machine, MediaDone, NodeId, Pool, VssdId, time::earliest};
+use base::{Addr, Device, Instant, Machine, MediaDone, MediaKind, NodeId, Pool, VssdId, time::earliest};
 use flash::{GcMode, Isolation, OpenError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdEntry};
 use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
 use rack::pace::{Cap, Pace};
@@ -673,7 +673,7 @@ impl Node {
     fn change_members(&mut self, now: Instant, header: Header, open: Open, index: usize) {
         let again = open.intent == Intent::TakeOver;
         self.units.with_unit(index, |unit, out| {
-            unit.config_mut().note_part(&open);
+            unit.config_mut().change_part(&open);
             unit.change_members(now, open.membership, again, open.terms, out)
         });
         self.tors.changed(now);
@@ -847,7 +847,10 @@ impl Node {
         }
         let unit = done.id >> UNIT_SHIFT;
         if unit == NODE_UNIT {
-            return self.superblock_done(now, done.result.is_err());
+            return match done.kind {
+                MediaKind::Read => self.superblock_read(&done),
+                _ => self.superblock_done(now, done.result.is_err()),
+            };
         }
         done.id &= (1 << UNIT_SHIFT) - 1;
         let index = unit as usize - 1;
@@ -861,8 +864,9 @@ impl Node {
         let Some((jobs, failed)) = self.changes.done(failed, &mut self.units.out) else {
             return;
         };
-        if failed {
-            let vssd = jobs[0].header().vssd;
+        let of_job = jobs.first().map(|job| job.header().vssd);
+        let first = self.ssd.vssds().first().map(|entry| entry.id);
+        if let Some(vssd) = of_job.or(first).filter(|_| failed) {
             let operation = MediumOperation::Superblock;
             self.tell(event::Kind::MediumLatched { vssd, operation });
         }
@@ -871,6 +875,19 @@ impl Node {
                 true => self.answer(job.header(), Code::Latched),
                 false => self.changed(now, job),
             }
+        }
+        self.changes.go_on_checking(&self.ssd, &mut self.units.out);
+        self.next_job();
+    }
+
+    /// A page of the superblock was read, to see whether it is intact.
+    #[cold]
+    fn superblock_read(&mut self, done: &MediaDone) {
+        let read = done.result.map(|()| &done.pages[0]);
+        let out = &mut self.units.out;
+        if let Some(offset) = self.changes.was_read(&self.ssd, read, out) {
+            let part = event::Metadata::Superblock;
+            self.tell(event::Kind::MetadataDamaged { part, offset });
         }
         self.next_job();
     }
@@ -959,5 +976,8 @@ impl Machine for Node {
             self.next_job();
         }
         self.units.tick(now);
+        if core::mem::take(&mut self.units.checks_superblock) {
+            self.changes.check(&self.ssd, &mut self.units.out);
+        }
     }
 }

@@ -1,9 +1,12 @@
 //! A node's changes of its superblock. The node makes all changes that wait together: it writes them into both slots, one
 //! after the other, flushes each, and then answers each change. So a table of many vSSDs is not written once for each of
 //! them.
+//!
+//! When a pass of scrubbing begins, both slots are read, page by page. A slot that does not hold what it should is written
+//! anew. The other one is left alone meanwhile.
 
 use crate::Output;
-use base::{MediaOp, Page, Pool, Reserve};
+use base::{MediaError, MediaOp, Page, Pool, Reserve};
 use flash::{Loan, SLOTS, Ssd};
 use rack::control::{Lead, Open};
 use std::collections::VecDeque;
@@ -36,6 +39,17 @@ pub(super) fn lead_of(header: &Header) -> Lead {
     }
 }
 
+/// A slot that is read, and what it is to hold.
+#[derive(Debug)]
+struct Check {
+    slot: u32,
+    pages: Vec<(u64, Vec<u8>)>,
+    /// The page that is being read.
+    next: usize,
+    /// Where the first damage of the slot is.
+    damaged: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Writing {
     jobs: Vec<Job>,
@@ -56,6 +70,7 @@ pub(super) struct Changes {
     reserve: Reserve,
     queue: VecDeque<Job>,
     writing: Option<Writing>,
+    check: Option<Check>,
     /// A write or flush failed: which of the slots holds what is not known before the next start, and nothing more is
     /// written there.
     latched: bool,
@@ -74,6 +89,7 @@ impl Changes {
             reserve: pool.reserve(pages(ssd, ssd.vssds_max())),
             queue: VecDeque::new(),
             writing: None,
+            check: None,
             latched: false,
         }
     }
@@ -82,9 +98,13 @@ impl Changes {
         self.latched
     }
 
-    /// True if nothing waits or is being written.
+    /// True if nothing waits, is being written, or is being read.
     pub(super) fn is_idle(&self) -> bool {
-        self.writing.is_none() && self.queue.is_empty()
+        !self.is_busy() && self.queue.is_empty()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.writing.is_some() || self.check.is_some()
     }
 
     /// True if there is such a change.
@@ -99,7 +119,7 @@ impl Changes {
 
     /// The changes to begin now: as many as there is memory for, the rest waits. After a failure all, to be refused.
     pub(super) fn take(&mut self, ssd: &Ssd) -> Vec<Job> {
-        if self.writing.is_some() {
+        if self.is_busy() {
             return Vec::new();
         }
         let (available, present) = (self.reserve.available(), ssd.vssds().len());
@@ -113,23 +133,101 @@ impl Changes {
         let slots = (0..SLOTS).map(|_| {
             let pages = ssd.superblock_pages().into_iter();
             let page = |(offset, bytes): (u64, Vec<u8>)| {
-                let page = self
-                    .reserve
-                    .alloc()
-                    .expect("there are enough, as was seen just now");
-                page.with_mut(|target| target.copy_from_slice(&bytes));
-                (offset, page)
+                let page = self.page_of(&bytes);
+                (offset, page.expect("there are enough, as was seen just now"))
             };
             pages.map(page).collect()
         });
+        let slots = slots.collect();
+        self.begin(jobs, slots, out);
+    }
+
+    fn begin(&mut self, jobs: Vec<Job>, slots: VecDeque<Vec<(u64, Page)>>, out: &mut VecDeque<Output>) {
         self.writing = Some(Writing {
             jobs,
-            slots: slots.collect(),
+            slots,
             left: 0,
             flushing: false,
             failed: false,
         });
         self.write_slot(out);
+    }
+
+    fn page_of(&self, bytes: &[u8]) -> Option<Page> {
+        let page = self.reserve.alloc()?;
+        page.with_mut(|target| target.copy_from_slice(bytes));
+        Some(page)
+    }
+
+    /// Reads both slots, unless a change writes them just now.
+    pub(super) fn check(&mut self, ssd: &Ssd, out: &mut VecDeque<Output>) {
+        if self.is_idle() && !self.latched {
+            self.check_slot(ssd, 0, out);
+        }
+    }
+
+    fn check_slot(&mut self, ssd: &Ssd, slot: u32, out: &mut VecDeque<Output>) {
+        self.check = (slot < SLOTS).then(|| Check {
+            slot,
+            pages: ssd.slot_pages(slot),
+            next: 0,
+            damaged: None,
+        });
+        self.read_next(out);
+    }
+
+    /// Reads the next page of a slot. Without memory for it the next pass begins anew.
+    fn read_next(&mut self, out: &mut VecDeque<Output>) {
+        let Some(check) = &self.check else { return };
+        let Some(page) = self.reserve.alloc() else {
+            self.check = None;
+            return;
+        };
+        let (offset, _) = check.pages[check.next];
+        out.push_back(Output::Media(MediaOp::read(self.id, offset, page)));
+    }
+
+    /// A page of a slot was read. Returns where the slot is damaged, when all of it was read: it is written anew.
+    pub(super) fn was_read(
+        &mut self,
+        ssd: &Ssd,
+        read: Result<&Page, MediaError>,
+        out: &mut VecDeque<Output>,
+    ) -> Option<u64> {
+        let check = self.check.as_mut()?;
+        if matches!(read, Err(MediaError::TimedOut)) {
+            // That says nothing of what the medium holds.
+            self.check = None;
+            return None;
+        }
+        let (offset, wanted) = &check.pages[check.next];
+        if !read.is_ok_and(|page| page.with(|bytes| bytes == &wanted[..])) {
+            check.damaged.get_or_insert(*offset);
+        }
+        check.next += 1;
+        if check.next < check.pages.len() {
+            self.read_next(out);
+            return None;
+        }
+        let (slot, damaged) = (check.slot, check.damaged);
+        if damaged.is_none() {
+            self.check_slot(ssd, slot + 1, out);
+            return None;
+        }
+        let wanted = core::mem::take(&mut check.pages);
+        let page = |(offset, bytes): &(u64, Vec<u8>)| Some((*offset, self.page_of(bytes)?));
+        match wanted.iter().map(page).collect() {
+            Some(pages) => self.begin(Vec::new(), VecDeque::from([pages]), out),
+            None => self.check = None,
+        }
+        damaged
+    }
+
+    /// If a slot was written anew that was damaged, the next one is read.
+    pub(super) fn go_on_checking(&mut self, ssd: &Ssd, out: &mut VecDeque<Output>) {
+        if let Some(check) = self.check.take().filter(|_| !self.latched) {
+            self.check_slot(ssd, check.slot + 1, out);
+        }
     }
 
     /// Writes the next slot. False if both have the changes.

@@ -596,7 +596,7 @@ impl Unit {
         while let Some(event) = self.held.buffered.poll(now) {
             match event {
                 Event::Media(op) => out.push_back(Output::Media(op)),
-                Event::Flash(event) => self.collection(now, &event, out),
+                Event::Flash(event) => self.flash_event(now, &event, out),
                 event => {
                     progress = true;
                     self.take_news(now, event, out);
@@ -643,7 +643,7 @@ impl Unit {
         }
     }
 
-    fn collection(&mut self, now: Instant, event: &flash::Event, out: &mut VecDeque<Output>) {
+    fn flash_event(&mut self, now: Instant, event: &flash::Event, out: &mut VecDeque<Output>) {
         match event {
             flash::Event::GcDone => {
                 let ended = self.held.buffered.end_gc(now, self.identity.vssd);
@@ -654,6 +654,12 @@ impl Unit {
             flash::Event::GcForced => self.agent.forced(now),
             flash::Event::Borrow => self.agent.exchange(Report::Borrow),
             flash::Event::Return => self.agent.exchange(Report::Return),
+            flash::Event::Checked { damaged } => {
+                self.scrubbing.answered();
+                let part = event::Metadata::Checkpoint;
+                let damaged = damaged.map(|offset| event::Kind::MetadataDamaged { part, offset });
+                out.extend(damaged.map(Output::Event));
+            }
             flash::Event::Media(_) | flash::Event::Done { .. } => unreachable!("the buffer keeps these"),
         }
     }
@@ -832,6 +838,11 @@ impl Unit {
     /// Newest version of a page, for probes.
     pub fn version(&self, lpn: Lpn) -> Version {
         self.held.newest(lpn)
+    }
+
+    /// The checksum of the page's newest data, 0 for zeros, for probes; none if they are damaged.
+    pub fn crc(&self, lpn: Lpn) -> Option<u32> {
+        self.held.content(lpn).map(|content| content.crc)
     }
 }
 

@@ -48,6 +48,8 @@ pub(super) struct Units {
     scrub_at: Option<Instant>,
     /// The vSSD that reads next.
     scrubber: usize,
+    /// A pass has begun, and the superblock is to be read, too.
+    pub(super) checks_superblock: bool,
 }
 
 /// The same on every server for the members of one replica set.
@@ -79,6 +81,7 @@ impl Units {
             scrub_at: scrub.look_at(now),
             scrub,
             scrubber: 0,
+            checks_superblock: false,
             answers,
         }
     }
@@ -215,9 +218,11 @@ impl Units {
 
     /// Reads as many pages as may be read now, one of each vSSD after the other.
     fn scrub(&mut self, now: Instant) {
-        let mut slots = self.slots.iter_mut().flatten().peekable();
-        if slots.peek().is_some() && self.scrub.begins(now) {
-            slots.for_each(|slot| slot.unit.begin_scrub());
+        if self.slots.iter().flatten().next().is_some() && self.scrub.begins(now) {
+            for index in 0..self.slots.len() {
+                self.with_unit(index, |unit, out| unit.begin_scrub(now, out));
+            }
+            self.checks_superblock = true;
         }
         while let Some(index) = self.next_of(self.scrubber, |unit| unit.can_scrub(now))
             && self.scrub.take(now)
@@ -225,7 +230,7 @@ impl Units {
             self.scrubber = index + 1;
             self.with_unit(index, |unit, out| unit.scrub(now, out));
         }
-        if self.scrub.is_at_it() && self.next_of(0, |unit| !unit.scrubbing.is_over()).is_none() {
+        if self.scrub.is_at_it() && self.next_of(0, |unit| !unit.is_scrubbed()).is_none() {
             self.scrub.end(now);
         }
         self.scrub_at = self.scrub.look_at(now);

@@ -105,6 +105,16 @@ pub enum Violation {
         /// Its version.
         second_version: u64,
     },
+    /// Replicas at rest hold different data of one version.
+    #[error("page {page} at rest: vSSDs {} and {} hold different data of one version", first.0, second.0)]
+    OtherData {
+        /// Page within the vSSD.
+        page: u32,
+        /// One replica.
+        first: VssdId,
+        /// Another.
+        second: VssdId,
+    },
     /// A host did not come up again.
     #[error("host {host} does not start: {why}")]
     Start {

@@ -1,8 +1,8 @@
 //! What an event means, in a sentence for people.
 
 use base::event::{
-    Answers, AreaRefusal, Collection, Grant, Kind, Lapse, Lead, Look, MediumOperation, Obstacle, Refusal,
-    RegistryTrouble, Wait,
+    Answers, AreaRefusal, Collection, Grant, Kind, Lapse, Lead, Look, MediumOperation, Metadata, Obstacle,
+    Refusal, RegistryTrouble, Wait,
 };
 use core::cmp::Ordering;
 use std::time::Duration;
@@ -212,6 +212,13 @@ fn pages(kind: &Kind) -> Option<String> {
                 "Page {page} of vSSD {} cannot be read{how}; it is fetched from a peer.",
                 vssd.0
             )
+        }
+        Kind::MetadataDamaged { part, offset } => {
+            let part = match part {
+                Metadata::Superblock => "A slot of the superblock",
+                Metadata::Checkpoint => "A checkpoint",
+            };
+            format!("{part} is damaged, at byte {offset} of the medium; the node writes it anew.")
         }
         Kind::ReplicasDiffer {
             vssd,

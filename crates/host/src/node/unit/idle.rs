@@ -1,4 +1,5 @@
-//! A vSSD reads its own pages while its node is idle ([`rack::scrub`]), and compares what its peers have ([`rack::compare`]).
+//! A vSSD reads its own pages and checkpoints while its node is idle ([`rack::scrub`]), and compares what its peers have
+//! ([`rack::compare`]).
 
 use super::Unit;
 use super::scrubbing::Scrubbing;
@@ -13,20 +14,28 @@ use std::collections::VecDeque;
 const HOLES_MAX: u32 = 4096;
 
 impl Unit {
-    /// A pass begins. The member that orders the writes compares. Where nothing was written since the members met, they have compared
-    /// their versions then.
-    pub(in crate::node) fn begin_scrub(&mut self) {
+    /// A pass begins. The member that orders the writes compares: the first one, or one that has ordered a write.
+    pub(in crate::node) fn begin_scrub(&mut self, now: Instant, out: &mut VecDeque<Output>) {
         self.scrubbing.walk.restart();
-        if self.scrubbing.orders {
+        if self.scrubbing.orders || self.identity.config.is_first() {
             let (pages, peers) = (self.flash().logical_pages(), self.replica.peer_count());
             self.scrubbing.comparison = Comparison::new(pages, peers);
         }
+        if !self.is_stopping() {
+            self.held.buffered.flash_mut().begin_check(now);
+            self.pump(now, out);
+        }
+    }
+
+    /// True if it has seen every page, here and at its peers, and its checkpoints.
+    pub(in crate::node) fn is_scrubbed(&self) -> bool {
+        self.scrubbing.is_over() && self.flash().is_checked()
     }
 
     /// True if it can read one page more, or ask a peer.
     pub(in crate::node) fn can_scrub(&self, now: Instant) -> bool {
         let is_well = self.is_serving() && !self.is_latched() && !self.is_stopping();
-        is_well && (self.can_read() || self.scrubbing.comparison.wants(now))
+        is_well && (self.can_read() || self.scrubbing.comparison.wants(now) || self.flash().can_check())
     }
 
     fn can_read(&self) -> bool {
@@ -36,11 +45,14 @@ impl Unit {
         !walk.is_over() && !reads && repairs.has_room()
     }
 
-    /// Reads the next page, or asks a peer what differs there.
+    /// Asks a peer what differs, or reads the next page of a checkpoint, or of data.
     pub(in crate::node) fn scrub(&mut self, now: Instant, out: &mut VecDeque<Output>) {
-        match self.scrubbing.comparison.wants(now) {
-            true => self.compare(now),
-            false => self.read_own(now),
+        if self.scrubbing.comparison.wants(now) {
+            self.compare(now);
+        } else if self.flash().can_check() {
+            self.held.buffered.flash_mut().check(now);
+        } else {
+            self.read_own(now);
         }
         self.pump(now, out);
     }

@@ -46,7 +46,7 @@ impl Scrubbing {
         (self.orders, self.comparison) = (false, Comparison::default());
     }
 
-    /// A peer has answered.
+    /// A peer has answered, or what was asked of the flash.
     pub(super) fn answered(&mut self) {
         self.ended = true;
     }
@@ -66,7 +66,7 @@ impl Scrubbing {
     }
 
     /// True if it has seen every page, here and at its peers.
-    pub(in crate::node) fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.walk.is_over() && !self.reads && self.comparison.is_over()
     }
 }
