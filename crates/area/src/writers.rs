@@ -1,4 +1,4 @@
-//! Who else has a file open for writing: a look at the descriptors of other processes, as `/proc` tells them.
+//! Looks at the descriptors of other processes, as `/proc` tells them: who else has a file open for writing.
 
 use crate::own;
 use crate::table::FileKey;

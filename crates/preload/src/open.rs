@@ -68,17 +68,12 @@ fn is_open_elsewhere(fd: c_int) -> bool {
         let is_there = unsafe { libc::fstat(fd, &mut found) } == 0;
         is_there.then_some((found.st_dev, found.st_ino))
     };
-    let writes = |fd: c_int| {
-        // SAFETY: no memory is involved.
-        let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
-        flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0
-    };
     let Some(numbers) = descriptors() else {
         return true;
     };
     let wanted = identity(fd);
     let mut others = numbers.into_iter().filter(|&other| other != fd && !is_own(other));
-    others.any(|other| identity(other) == wanted && writes(other))
+    others.any(|other| identity(other) == wanted && tree::can_write(other))
 }
 
 /// A process that does not own the area has opened a file for writing.

@@ -364,7 +364,8 @@ extern "C" fn at_start() {
         let _ = inside(|| bury(table, own));
         table.disown(own);
     }
-    if inside(|| descriptors().unwrap_or_default().into_iter().any(is_written)) {
+    let writes_file = |fd| can_write(fd) && key_of(fd).is_some();
+    if inside(|| descriptors().unwrap_or_default().into_iter().any(writes_file)) {
         writes();
     }
     if table.has_followed(own) {
@@ -378,14 +379,11 @@ fn forget_inherited() {
         .for_each(|place| place.store(0, Ordering::Relaxed));
 }
 
-/// True if the descriptor is one of a regular file that may be written by it.
-fn is_written(fd: c_int) -> bool {
+/// True if the descriptor can write.
+pub fn can_write(fd: c_int) -> bool {
     // SAFETY: no memory is involved.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
-    flags >= 0
-        && flags & libc::O_ACCMODE != libc::O_RDONLY
-        && flags & libc::O_PATH == 0
-        && key_of(fd).is_some()
+    flags >= 0 && flags & libc::O_ACCMODE != libc::O_RDONLY && flags & libc::O_PATH == 0
 }
 
 fn mark_inherited(table: &Table, own: u32) {

@@ -369,8 +369,8 @@ fn mounting([major, minor]: [u32; 2]) -> Option<u64> {
     Some(["ext4", "xfs", "f2fs"].into_iter().find_map(look)?.st_ino)
 }
 
-/// What tells a file from others that had its inode before, if its file system tells no births: a hash of its handle, which has the
-/// inode's generation. As a time it is in the first second of 1970, before every change of a file. 0 without a handle.
+/// A number that tells a file from others that had its inode before, if its file system tells no births. It is a hash of the file's handle,
+/// which has the inode's generation. As a time it is in the first second of 1970, before every change of a file. 0 without a handle.
 fn generation(fd: libc::c_int, path: &CStr, flags: libc::c_int) -> u64 {
     // By default name_to_handle_at follows no link, and statx does.
     let follows = flags & (libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) == 0;

@@ -116,8 +116,9 @@ fn find(
     description: &Description,
     is_it: impl Fn(&Found) -> bool,
 ) -> Option<(PathBuf, File, Found)> {
-    let nearest = path.ancestors().skip(1).find(|it| File::open(it).is_ok())?;
-    match open_handle(&File::open(nearest).ok()?, &description.handle) {
+    let mut above = path.ancestors().skip(1);
+    let (nearest, directory) = above.find_map(|it| Some((it, File::open(it).ok()?)))?;
+    match open_handle(&directory, &description.handle) {
         Ok(file) => {
             let found = look_at(&file)
                 .ok()
@@ -341,8 +342,8 @@ fn refuse(subjects: &[Subject], writes: &Log) -> Result<(), FilesError> {
     Ok(())
 }
 
-/// Files that have all that the log leaves of them, though their page cache is another one: their system was unmounted in order.
-/// What they have besides came later, and stays.
+/// Finds the files that have all that the log leaves of them, though their page cache is another one: their system was unmounted in order.
+/// They may have more, which came later and stays.
 fn complete(subjects: &mut [Subject], writes: &Log) -> Result<(), FilesError> {
     let read = |position| Ok::<_, FilesError>(writes.read(position)?);
     let mut present: BTreeMap<FileId, File> = subjects
