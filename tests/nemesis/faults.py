@@ -112,7 +112,10 @@ class Nemesis:
             self.spans.append((now, now + int(fault["for"] * 1e9), kind, target))
 
     def lead(self):
-        gateway = self.rig.snapshots[-1].records["lead"]["gateway"]
+        records = self.rig.snapshots[-1].records
+        # Of several gateways the one that serves the first volume.
+        leads = [it["lead"] for it in records["volumes"] if it.get("lead", {}).get("gateway")]
+        gateway = (leads or [records["lead"]])[0]["gateway"]
         return next((it for it in ("gateway1", "gateway2") if gateway.startswith(self.rig.ip(it) + ":")), "gateway1")
 
     def after(self, seconds, what):

@@ -309,21 +309,25 @@ class Rig:
         return None
 
     def watch(self):
-        """A thread that keeps the last answer of the gateway that leads."""
+        """A thread that keeps the last answer of the gateways: of each volume, that of the one that serves it."""
         while not self.ending:
+            told = {}
             for at in (1, 2):
                 try:
                     with urllib.request.urlopen(f"http://{self.ip(f'gateway{at}')}:9180/v1/status", timeout=1.5) as answer:
-                        status = json.load(answer)
+                        told[at] = json.load(answer)
                 except (OSError, ValueError):
                     continue
-                if any(it["state"] != "closed" for it in status["volumes"]):
-                    self.status, self.status_at, self.status_of = status, time.monotonic(), at
-                    break
+            served = {it["id"]: (at, it) for at, status in told.items() for it in status["volumes"] if it["state"] != "closed"}
+            if served:
+                self.status_of = min(at for at, _ in served.values())
+                status = told[self.status_of]
+                status["volumes"] = [served.get(it["id"], (0, it))[1] for it in status["volumes"]]
+                self.status, self.status_at = status, time.monotonic()
             time.sleep(0.4)
 
     def is_whole(self):
-        """Every volume has all its copies, and every node answers, by a fresh answer of the lead and by the registry."""
+        """Every volume has all its copies, and every node answers, by fresh answers of the gateways and by the registry."""
         if self.status is None or time.monotonic() - self.status_at > 2.5 or not self.snapshots:
             return False
         sets = [part for volume in self.snapshots[-1].records["volumes"] for part in volume["sets"]]

@@ -32,6 +32,14 @@ gateway() {
 }
 state() { jq -r '.volumes[0].state' "$work/gateway$1.json"; }
 rack() { local at=$1; shift; "$SWITCHYARD" "$@" --control "$(control "$at")"; }
+# serving VOLUME: the gateway that serves a volume, by its clients' port.
+serving() {
+    local at
+    for at in 1 2; do
+        nbdinfo --size "nbd://127.0.0.1:$(( port_base + 40 + at ))/$1" >/dev/null 2>&1 && { echo "$at"; return 0; }
+    done
+    return 1
+}
 # eventually SECONDS COMMAND…: it succeeds in this time.
 eventually() {
     local until=$(( SECONDS + $1 ))
@@ -87,7 +95,7 @@ sleep 3
 expect_code 1 rack 1 volume create fifth --size 8MiB
 expect_text "the registry cannot be read or written"
 kill -0 "$load" 2>/dev/null || { cat "$work/fio" >&2; fail "the load ended"; }
-timeout 20 nbdcopy "nbd://127.0.0.1:$(( port_base + 41 ))/third" null: || fail "a client cannot read while the registry is away"
+timeout 20 nbdcopy "nbd://127.0.0.1:$(( port_base + 40 + $(serving third) ))/third" null: || fail "a client cannot read while the registry is away"
 (( $(rack 1 events --json | grep -c member-expelled) == 0 )) || fail "a copy was lost while the registry was away"
 rack 1 events --json | grep -q registry-trouble || fail "nothing tells that the registry is away"
 
@@ -96,7 +104,8 @@ member 1
 member 2
 eventually 30 rack 1 volume create sixth --size 8MiB
 eventually 10 rack 1 volume show sixth
-[[ $(rack 1 volume show sixth --json | jq -r .state) == ready ]] || fail "the new volume is not ready"
+eventually 10 serving sixth
+[[ $(rack "$(serving sixth)" volume show sixth --json | jq -r .state) == ready ]] || fail "the new volume is not ready"
 kill -0 "$load" 2>/dev/null || { cat "$work/fio" >&2; fail "the load ended"; }
 kill -INT "$load"
 wait "$load" || true

@@ -142,6 +142,7 @@ fn record() -> VolumeRecord {
         durability: Default::default(),
         read_only: false,
         ready: true,
+        lead: None,
         sets: vec![SetRecord {
             pages: 10,
             channels: 1,

@@ -60,6 +60,7 @@ impl World {
             durability: Default::default(),
             read_only: false,
             ready: true,
+            lead: None,
             sets: vec![set(1), set(2)],
         };
         let mut world = Self {

@@ -278,6 +278,7 @@ fn records() -> Snapshot {
         durability: Default::default(),
         read_only: false,
         ready: false,
+        lead: None,
         sets: vec![set(4 * id, nodes[0]), set(4 * id + 2, nodes[1])],
     };
     let mut records = Snapshot {

@@ -344,6 +344,9 @@ pub struct NodeStatus {
     /// The gateway of the highest session that has asked how the node is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead: Option<LeadSeen>,
+    /// The gateways that have asked how the node is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<LeadSeen>,
     /// Which vSSDs these are; `None` if they are too many for a packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roll: Option<Roll>,

@@ -82,6 +82,7 @@ impl Snapshot {
         })
     }
 
+    #[cfg(test)]
     fn sets(&self) -> impl Iterator<Item = &SetRecord> {
         self.volumes.iter().flat_map(|volume| &volume.sets)
     }
@@ -221,9 +222,18 @@ impl Exchange {
     /// and is to be stored before anything else, which the flag says.
     pub fn resume(snapshot: &mut Snapshot) -> Option<(Self, bool)> {
         let undone = snapshot.undo_exchange();
-        let volumes: Vec<VolumeId> = snapshot.exchanging().map(VolumeRecord::volume).collect();
+        let exchange = Self::resume_of(snapshot, |_| true)?;
+        Some((exchange, undone))
+    }
+
+    /// The part of a decided exchange that an earlier start has left in such volumes, if any. Each goes on by itself.
+    pub fn resume_of(snapshot: &Snapshot, is_own: impl Fn(VolumeId) -> bool) -> Option<Self> {
+        let ends = |volume: &&VolumeRecord| volume.sets.iter().any(SetRecord::ends_exchange);
+        let own = snapshot.volumes.iter().filter(ends);
+        let own = own.filter(|volume| is_own(volume.volume()));
+        let volumes: Vec<VolumeId> = own.clone().map(VolumeRecord::volume).collect();
         // Numbers grow: what a decision put in the place of the vSSD that leaves has a higher one than that.
-        let made = snapshot.sets().filter_map(|set| {
+        let made = own.flat_map(|volume| &volume.sets).filter_map(|set| {
             let leaving = set.leaving.filter(|leaving| !leaving.moves)?;
             let newest = set.replicas.iter().map(|replica| replica.vssd).max()?;
             (newest > leaving.vssd).then_some(newest)
@@ -232,7 +242,7 @@ impl Exchange {
             made: made.collect(),
             volumes,
         };
-        (!exchange.volumes.is_empty()).then_some((exchange, undone))
+        (!exchange.volumes.is_empty()).then_some(exchange)
     }
 
     /// The volumes that it concerns.
@@ -314,6 +324,7 @@ mod tests {
             durability: Default::default(),
             read_only: false,
             ready: true,
+            lead: None,
             sets: vec![set(id * 4 - 3), set(id * 4 - 1)],
         };
         Snapshot {

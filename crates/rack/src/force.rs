@@ -112,6 +112,7 @@ mod tests {
             durability: Default::default(),
             read_only: false,
             ready: true,
+            lead: None,
             sets: vec![
                 SetRecord {
                     pages: 8,

@@ -65,6 +65,23 @@ impl Default for Rules {
     }
 }
 
+/// What one of several gateways heals.
+#[derive(Clone, Copy)]
+pub struct Charge<'a> {
+    /// It leads the rack: what is no volume's is its own, too.
+    pub rack: bool,
+    /// True for the volumes that it leads.
+    pub leads: &'a dyn Fn(VolumeId) -> bool,
+}
+
+impl Charge<'_> {
+    /// Of a gateway that is alone.
+    pub const ALL: Self = Self {
+        rack: true,
+        leads: &|_| true,
+    };
+}
+
 /// A node is silent only after so many unanswered questions: time alone says nothing, as whoever asks may have slept.
 const ASKS_UNANSWERED: u32 = 4;
 /// A node with more unanswered questions than this takes no part in moves, and nobody is expelled for its members to stay: it may be
@@ -271,20 +288,23 @@ impl Heal {
         &mut self,
         now: Instant,
         records: &Snapshot,
+        charge: Charge,
         state: impl Fn(VolumeId, usize) -> ChangeState,
     ) -> Option<Snapshot> {
         self.forget_removed(records);
         self.look(now, records);
         let mut next = records.clone();
         // First, as the gateway tells of changes that are in the records, and of none that begins now.
-        self.settle(now, &mut next, state);
-        self.expel(now, &mut next);
-        self.forget_lost(now, &mut next);
+        self.settle(now, &mut next, charge, state);
+        self.expel(now, &mut next, charge);
+        self.forget_lost(now, &mut next, charge);
         let mut rooms = self.rooms(now, &next);
-        self.join(now, &mut next, &mut rooms);
-        self.move_members(now, &mut next, &mut rooms);
-        self.tidy(&mut next);
-        self.note_boots(&mut next);
+        self.join(now, &mut next, charge, &mut rooms);
+        self.move_members(now, &mut next, charge, &mut rooms);
+        self.tidy(&mut next, charge);
+        if charge.rack {
+            self.note_boots(&mut next);
+        }
         (next != *records).then_some(next)
     }
 
@@ -461,9 +481,10 @@ impl Heal {
     }
 
     /// Expels members that are lost.
-    fn expel(&mut self, now: Instant, next: &mut Snapshot) {
+    fn expel(&mut self, now: Instant, next: &mut Snapshot, charge: Charge) {
         let mut victims: Vec<(u32, usize, Vec<u32>)> = Vec::new();
-        for (volume, index, set) in sets(next).filter(|(volume, ..)| is_kept(next, *volume)) {
+        let is_own = |volume: VolumeId| is_kept(next, volume) && (charge.leads)(volume);
+        for (volume, index, set) in sets(next).filter(|(volume, ..)| is_own(*volume)) {
             let is_lost = |replica: &&ReplicaRecord| self.is_lost(replica.vssd);
             let lost: Vec<u32> = set.replicas.iter().filter(is_lost).map(|r| r.vssd).collect();
             if lost.is_empty() {
@@ -510,8 +531,9 @@ impl Heal {
     }
 
     /// Nobody waits for what joins, leaves or is deleted on a node that does not answer.
-    fn forget_lost(&mut self, now: Instant, next: &mut Snapshot) {
-        let found: Vec<(u32, usize)> = sets(next).map(|(volume, index, _)| (volume.0, index)).collect();
+    fn forget_lost(&mut self, now: Instant, next: &mut Snapshot, charge: Charge) {
+        let own = sets(next).filter(|(volume, ..)| (charge.leads)(*volume));
+        let found: Vec<(u32, usize)> = own.map(|(volume, index, _)| (volume.0, index)).collect();
         for (volume, index) in found {
             let deletes = !is_kept(next, VolumeId(volume));
             let joining = set_mut(next, volume, index).joining;
@@ -538,16 +560,18 @@ impl Heal {
             }
             next.leftovers.extend(left);
         }
-        self.forget_growth(now, next);
+        self.forget_growth(now, next, charge);
     }
 
     /// Nor for what a lost node is to make for a volume that grows. That growth is undone then.
-    fn forget_growth(&self, now: Instant, next: &mut Snapshot) {
+    fn forget_growth(&self, now: Instant, next: &mut Snapshot, charge: Charge) {
         let is_silent = |replica: &ReplicaRecord| {
             let node = self.nodes.get(&replica.node);
             node.is_some_and(|node| node.is_silent(now, self.began, &self.rules))
         };
-        for set in next.growing.iter_mut().flat_map(|growth| &mut growth.sets) {
+        let own = next.growing.iter_mut();
+        let own = own.filter(|growth| (charge.leads)(VolumeId(growth.volume)));
+        for set in own.flat_map(|growth| &mut growth.sets) {
             next.leftovers
                 .extend(set.replicas.extract_if(.., |replica| is_silent(replica)));
         }
@@ -566,8 +590,15 @@ impl Heal {
     }
 
     /// Takes note of what sets have done.
-    fn settle(&mut self, now: Instant, next: &mut Snapshot, state: impl Fn(VolumeId, usize) -> ChangeState) {
-        let found: Vec<(VolumeId, usize)> = sets(next).map(|(volume, index, _)| (volume, index)).collect();
+    fn settle(
+        &mut self,
+        now: Instant,
+        next: &mut Snapshot,
+        charge: Charge,
+        state: impl Fn(VolumeId, usize) -> ChangeState,
+    ) {
+        let own = sets(next).filter(|(volume, ..)| (charge.leads)(*volume));
+        let found: Vec<(VolumeId, usize)> = own.map(|(volume, index, _)| (volume, index)).collect();
         for (volume, index) in found {
             let set = set_mut(next, volume.0, index);
             if set.expelling.is_some() && state(volume, index) == ChangeState::Done {
@@ -623,8 +654,9 @@ impl Heal {
     }
 
     /// Lets vSSDs join sets that lack copies.
-    fn join(&mut self, now: Instant, next: &mut Snapshot, rooms: &mut Rooms) {
-        let lacking = sets(next).filter(|(volume, _, set)| set.lacks_copies() && is_kept(next, *volume));
+    fn join(&mut self, now: Instant, next: &mut Snapshot, charge: Charge, rooms: &mut Rooms) {
+        let is_own = |volume: VolumeId| is_kept(next, volume) && (charge.leads)(volume);
+        let lacking = sets(next).filter(|(volume, _, set)| set.lacks_copies() && is_own(*volume));
         let lacking: Vec<(u32, usize)> = lacking.map(|(volume, index, _)| (volume.0, index)).collect();
         self.degraded.retain(|at, _| lacking.contains(at));
         self.without_room.retain(|at| lacking.contains(at));
@@ -712,7 +744,7 @@ impl Heal {
     }
 
     /// Lets members move, and tells which nodes have none any more.
-    fn move_members(&mut self, now: Instant, next: &mut Snapshot, rooms: &mut Rooms) {
+    fn move_members(&mut self, now: Instant, next: &mut Snapshot, charge: Charge, rooms: &mut Rooms) {
         let since = self.changed_at + self.rules.ask_every;
         let is_fresh = |(&id, node): (&u8, &Node)| {
             let is_gone = next.is_replaced(id) && !rooms.is_open(id);
@@ -728,6 +760,7 @@ impl Heal {
                 },
                 is_fresh,
                 moves_max: self.rules.moves_max,
+                charge,
             },
         );
         for kind in &told {
@@ -736,7 +769,7 @@ impl Heal {
             }
         }
         self.told.extend(told);
-        for drain in &next.drains {
+        for drain in next.drains.iter().filter(|_| charge.rack) {
             let is_empty = moves::progress(next, drain.node).members == 0;
             if is_empty && self.drained.insert(drain.node) {
                 let node = NodeId(drain.node);
@@ -766,9 +799,10 @@ impl Heal {
     }
 
     /// Expelled vSSDs of a set that has all copies are nobody's; those that a node does not have are forgotten.
-    fn tidy(&self, next: &mut Snapshot) {
+    fn tidy(&self, next: &mut Snapshot, charge: Charge) {
         let mut left = Vec::new();
-        for volume in &mut next.volumes {
+        let own = next.volumes.iter_mut();
+        for volume in own.filter(|volume| (charge.leads)(volume.volume())) {
             for set in &mut volume.sets {
                 if set.is_whole() {
                     left.append(&mut set.expelled);
@@ -776,8 +810,8 @@ impl Heal {
             }
         }
         next.leftovers.retain(|left| {
-            self.roll(left.node)
-                .is_none_or(|roll| roll.here.contains(&left.vssd))
+            let roll = self.roll(left.node).filter(|_| charge.rack);
+            roll.is_none_or(|roll| roll.here.contains(&left.vssd))
         });
         next.leftovers.append(&mut left);
     }

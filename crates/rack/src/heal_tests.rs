@@ -23,6 +23,7 @@ fn records() -> Snapshot {
             durability: Default::default(),
             read_only: false,
             ready: true,
+            lead: None,
             sets: vec![SetRecord {
                 pages: 1,
                 channels: 1,
@@ -94,7 +95,10 @@ impl World {
                 }
             }
             let state = self.state;
-            if let Some(next) = self.heal.next(at(now + 1), &self.records, |_, _| state) {
+            if let Some(next) = self
+                .heal
+                .next(at(now + 1), &self.records, Charge::ALL, |_, _| state)
+            {
                 self.records = next;
             }
         }
@@ -220,7 +224,9 @@ fn an_answer_of_before_a_sleep_proves_nothing_after_it() {
     world.pass(1_000, 1_400);
     let after = Instant::from_nanos(5_000_000_000);
     assert_eq!(
-        world.heal.next(after, &world.records, |_, _| ChangeState::Busy),
+        world
+            .heal
+            .next(after, &world.records, Charge::ALL, |_, _| ChangeState::Busy),
         None
     );
     assert_eq!(world.replicas(), [1, 2]);
@@ -413,7 +419,7 @@ fn a_copy_that_has_just_joined_takes_room_before_its_node_tells_of_it() {
     assert_eq!((joining.vssd, joining.node), (3, 3));
     let next = world
         .heal
-        .next(at(1_500), &world.records, |_, _| ChangeState::Joined);
+        .next(at(1_500), &world.records, Charge::ALL, |_, _| ChangeState::Joined);
     let sets = &next.expect("one has joined").volumes[0].sets;
     assert!(sets[0].is_whole());
     assert_eq!(sets[1].joining, None, "node 3 has no room left");

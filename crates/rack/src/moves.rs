@@ -19,6 +19,7 @@
 //!   much free afterwards as the one it comes from. A number of moves bounds the whole. Of equal moves one is chosen that
 //!   spreads primaries.
 
+use crate::heal::Charge;
 use crate::nodes::Moving;
 use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use crate::room::{Rooms, taken};
@@ -36,6 +37,8 @@ pub struct Sight<'a> {
     pub is_fresh: bool,
     /// Moves at a time.
     pub moves_max: usize,
+    /// What this gateway leads: it moves members of no other volume.
+    pub charge: Charge<'a>,
 }
 
 /// Why a drain does not go on.
@@ -67,7 +70,9 @@ pub fn begin(records: &mut Snapshot, sight: &mut Sight) -> Vec<Kind> {
     drop_surplus(records, sight, &mut told);
     drain(records, sight, &mut told);
     rebalance(records, sight, &mut told);
-    forget(records);
+    if sight.charge.rack {
+        forget(records);
+    }
     told
 }
 
@@ -117,6 +122,13 @@ fn set_mut(records: &mut Snapshot, (id, index): (VolumeId, usize)) -> &mut SetRe
 }
 
 impl Sight<'_> {
+    /// The sets of served volumes that this gateway leads.
+    fn places(&self, records: &Snapshot) -> Vec<(VolumeId, usize)> {
+        let mut own = places(records);
+        own.retain(|(id, _)| (self.charge.leads)(*id));
+        own
+    }
+
     /// True if one member less, for the time of a change, is none less than before.
     fn is_sound(&self, set: &SetRecord) -> bool {
         set.is_whole() && set.replicas.iter().all(self.is_well)
@@ -134,7 +146,7 @@ impl Sight<'_> {
 
 /// Sets that are to have fewer copies give up one, never the primary.
 fn drop_surplus(records: &mut Snapshot, sight: &Sight, told: &mut Vec<Kind>) {
-    for at in places(records) {
+    for at in sight.places(records) {
         let old = set(records, at);
         if !old.has_surplus() || !sight.is_sound(old) || !sight.may_begin(records) {
             continue;
@@ -165,7 +177,7 @@ fn drain(records: &mut Snapshot, sight: &mut Sight, told: &mut Vec<Kind>) {
         if drain.to > 0 && !sight.rooms.is_open(drain.to) {
             continue;
         }
-        for at in places(records) {
+        for at in sight.places(records) {
             let set = set(records, at);
             let old = set.replicas.iter().find(|replica| replica.node == drain.node);
             let Some(old) = old.copied() else { continue };
@@ -223,11 +235,13 @@ fn rebalance(records: &mut Snapshot, sight: &mut Sight, told: &mut Vec<Kind>) {
     if drains || !all_there || !places.iter().all(is_quiet) {
         return;
     }
-    match best_move(records, sight.rooms, &places) {
+    match best_move(records, sight.rooms, &sight.places(records)) {
         Some(best) => {
             begin_move(records, sight.rooms, best, told);
             records.rebalance_moves -= 1;
         }
+        // Another gateway may have a volume to move.
+        None if !sight.charge.rack || best_move(records, sight.rooms, &places).is_some() => return,
         None => records.rebalance_moves = 0,
     }
     if records.rebalance_moves == 0 {

@@ -201,6 +201,7 @@ pub fn rebuild(nodes: &[Found], terms: &Terms) -> Result<Snapshot, Vec<Problem>>
         lead: Some(LeadRecord {
             gateway: String::new(),
             session: sessions.map(|lead| lead.session).max().unwrap_or(0),
+            to: String::new(),
         }),
         volumes,
         boots: nodes.iter().map(|found| (found.node.0, found.boot)).collect(),
@@ -280,6 +281,7 @@ fn volume(
         durability: first.durability,
         read_only: first.read_only,
         ready: true,
+        lead: None,
         sets,
     }
 }

@@ -268,6 +268,9 @@ pub struct VolumeRecord {
     /// Every vSSD was made; a vSSD that is missing from now on has lost its data.
     #[serde(default)]
     pub ready: bool,
+    /// The gateway that serves it, or did last; if unset, it is the rack's lead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead: Option<LeadRecord>,
     /// Its replica sets, in the order of the volume's bytes.
     pub sets: Vec<SetRecord>,
 }
@@ -317,20 +320,52 @@ pub struct DrainRecord {
     pub removes: bool,
 }
 
-/// The gateway that serves the volumes ([`crate::lead`]).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The gateway that leads a volume, or the rack ([`crate::lead`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeadRecord {
     /// Its IPv4 address and UDP port; empty when it gave the lead back.
     pub gateway: String,
     /// Its session: higher than that of any lead before.
     pub session: u32,
+    /// The gateway that it gave the lead to; empty for any.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub to: String,
 }
 
 impl LeadRecord {
+    /// A gateway that leads in this session.
+    pub fn new(gateway: Addr, session: u32) -> Self {
+        Self {
+            gateway: gateway.to_string(),
+            session,
+            to: String::new(),
+        }
+    }
+
+    /// Given back, to this gateway if one is named.
+    pub fn give_back(&mut self, to: Option<Addr>) {
+        self.gateway.clear();
+        self.to = to.map(|to| to.to_string()).unwrap_or_default();
+    }
+
+    /// True if this gateway leads, in whichever session.
+    pub fn is_of(&self, gateway: Addr) -> bool {
+        self.addr() == Some(gateway)
+    }
+
     /// Address of the lead; `None` if it gave the lead back.
     pub fn addr(&self) -> Option<Addr> {
         parse_addr(&self.gateway)
     }
+}
+
+/// Volumes that one gateway is to lead, as two of their vSSDs are to exchange their nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatheringRecord {
+    /// The gateway's IPv4 address and UDP port.
+    pub gateway: String,
+    /// The volumes' numbers.
+    pub volumes: Vec<u32>,
 }
 
 /// A gateway of the rack. Its place in the list is its number, and stays.
@@ -363,9 +398,15 @@ pub struct Snapshot {
     /// The gateways.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<GatewayRecord>,
-    /// Which of them leads, or did last.
+    /// Which of them leads the rack, or did last: it creates volumes and changes nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead: Option<LeadRecord>,
+    /// The highest session that any lead has had; 0 if the leads that there are tell it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub last_session: u32,
+    /// Volumes that come to one gateway, for an exchange.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gathering: Option<GatheringRecord>,
     /// The volumes.
     #[serde(default)]
     pub volumes: Vec<VolumeRecord>,
@@ -406,6 +447,51 @@ impl Snapshot {
     /// As [`volume_of`](Snapshot::volume_of), to change it.
     pub fn volume_mut(&mut self, id: VolumeId) -> Option<&mut VolumeRecord> {
         self.volumes.iter_mut().find(|volume| volume.volume() == id)
+    }
+
+    /// The lead of a volume: its own, or else the rack's.
+    pub fn lead_of<'a>(&'a self, volume: &'a VolumeRecord) -> Option<&'a LeadRecord> {
+        volume.lead.as_ref().or(self.lead.as_ref())
+    }
+
+    /// The gateway that leads a volume, if one does.
+    pub fn leader_of(&self, volume: &VolumeRecord) -> Option<Addr> {
+        self.lead_of(volume).and_then(LeadRecord::addr)
+    }
+
+    /// A gateway that leads something, if there is one.
+    pub fn any_lead(&self) -> Option<&LeadRecord> {
+        let volumes = self.volumes.iter().filter_map(|volume| volume.lead.as_ref());
+        let mut leads = self.lead.iter().chain(volumes);
+        leads.find(|lead| !lead.gateway.is_empty())
+    }
+
+    /// Nobody leads anything: whoever comes first may.
+    pub fn give_back_leads(&mut self) {
+        let volumes = self.volumes.iter_mut().filter_map(|volume| volume.lead.as_mut());
+        volumes
+            .chain(&mut self.lead)
+            .for_each(|lead| lead.give_back(None));
+        self.gathering = None;
+    }
+
+    /// The highest session that was given so far.
+    pub fn session_max(&self) -> u32 {
+        let leads = self.volumes.iter().filter_map(|volume| volume.lead.as_ref());
+        let sessions = leads.chain(&self.lead).map(|lead| lead.session);
+        sessions.fold(self.last_session, u32::max)
+    }
+
+    /// Gives out a session, higher than any before and not below `session_min`.
+    pub fn next_session(&mut self, session_min: u32) -> u32 {
+        self.last_session = self.session_max().saturating_add(1).max(session_min);
+        self.last_session
+    }
+
+    /// True if a volume waits for an exchange.
+    pub fn is_gathered(&self, id: VolumeId) -> bool {
+        let gathering = self.gathering.as_ref();
+        gathering.is_some_and(|gathering| gathering.volumes.contains(&id.0))
     }
 
     /// Sets that a volume is to grow by.

@@ -41,6 +41,7 @@ fn volume(id: u32, next_vssd: &mut u32, sets: &[&[u8]]) -> VolumeRecord {
         durability: Default::default(),
         read_only: false,
         ready: true,
+        lead: None,
         sets: sets.iter().map(|nodes| set(nodes)).collect(),
     }
 }
@@ -141,7 +142,7 @@ impl World {
                 _ => ChangeState::Busy,
             }
         };
-        let next = self.heal.next(now, &records, state);
+        let next = self.heal.next(now, &records, rack::heal::Charge::ALL, state);
         let is_changed = next.is_some();
         self.records = next.unwrap_or(records);
         while let Some(kind) = self.heal.poll_told() {

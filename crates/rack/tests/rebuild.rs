@@ -58,6 +58,7 @@ fn records(rng: &mut Rng) -> Snapshot {
             },
             read_only: rng.chance(0.2),
             ready: true,
+            lead: None,
             sets,
         });
     }
@@ -164,6 +165,7 @@ fn the_records_are_those_that_were_lost() {
                 })
                 .collect(),
             lead: Some(LeadRecord {
+                to: String::new(),
                 gateway: String::new(),
                 session: highest + 5,
             }),

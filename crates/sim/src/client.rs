@@ -221,6 +221,8 @@ struct Load {
 /// A request that is made again as it was.
 #[derive(Clone, Copy, Debug)]
 struct Again {
+    /// When it was made first.
+    since: Instant,
     op: BlockOp,
     kind: Kind,
     range: (u64, u64),
@@ -249,6 +251,8 @@ struct Pending {
     count: u64,
     id: u64,
     start: Instant,
+    /// When it was made first: another gateway may have had the volume.
+    since: Instant,
     due: Instant,
 }
 
@@ -267,6 +271,8 @@ pub struct Clients {
     errors_are_violations: bool,
     /// Gateways that all have every volume.
     paths: Vec<usize>,
+    /// When the next request was made first, if it is made again.
+    made_first: Option<Instant>,
 }
 
 impl Clients {
@@ -290,6 +296,7 @@ impl Clients {
             violations: Vec::new(),
             errors_are_violations: false,
             paths: Vec::new(),
+            made_first: None,
         }
     }
 
@@ -310,9 +317,13 @@ impl Clients {
         self.paths = paths;
     }
 
-    /// Another gateway serves the volumes: what only the last one knew of unflushed writes is gone.
-    pub fn lead_moved(&mut self) {
-        for checker in self.volumes.iter_mut().filter_map(|volume| volume.1.as_mut()) {
+    /// Another gateway serves these volumes: what only the last one knew of unflushed writes is gone.
+    pub fn lead_moved(&mut self, moved: &[VolumeId]) {
+        let moved = self
+            .volumes
+            .iter_mut()
+            .filter(|volume| moved.contains(&volume.0.id));
+        for checker in moved.filter_map(|volume| volume.1.as_mut()) {
             checker.gateway_lost();
         }
     }
@@ -342,13 +353,22 @@ impl Clients {
 
     /// Makes the load's requests again that found no gateway; false if that must wait.
     fn make_again(&mut self, world: &mut impl Entry, at: usize) -> bool {
-        while let Some(&Again { op, kind, range, fua }) = self.loads[at].again.front() {
+        while let Some(&Again {
+            since,
+            op,
+            kind,
+            range,
+            fua,
+        }) = self.loads[at].again.front()
+        {
             if !world.is_up(self.loads[at].spec.gateway) {
                 self.try_next(at);
                 return false;
             }
             let now = world.now();
+            self.made_first = Some(since);
             if !self.submit(world, at, now, op, kind, range, fua) {
+                self.made_first = None;
                 return false;
             }
             self.loads[at].again.pop_front();
@@ -404,10 +424,13 @@ impl Clients {
         self.outstanding == 0 && self.loads.iter().all(|l| l.left == 0 && l.again.is_empty())
     }
 
-    /// Requests outstanding, and when the oldest of them began.
+    /// Requests outstanding or to be made again, and when the oldest of them began.
     pub fn waiting(&self) -> (usize, Instant) {
-        let oldest = self.pending.iter().filter(|p| p.active).map(|p| p.start).min();
-        (self.outstanding, oldest.unwrap_or(Instant::FAR_FUTURE))
+        let again = || self.loads.iter().flat_map(|load| &load.again);
+        let pending = self.pending.iter().filter(|p| p.active).map(|p| p.since);
+        let oldest = pending.chain(again().map(|again| again.since)).min();
+        let count = self.outstanding + again().count();
+        (count, oldest.unwrap_or(Instant::FAR_FUTURE))
     }
 
     /// Latencies recorded so far.
@@ -622,6 +645,7 @@ impl Clients {
         let now = world.now();
         let spec = self.loads[at].spec;
         let durable = fua || self.volumes[spec.volume].0.durable_writes;
+        let since = self.made_first.take().unwrap_or(now);
         let (slot, tag) = self.reserve(Pending {
             active: true,
             generation: 0,
@@ -634,6 +658,7 @@ impl Clients {
             count,
             id,
             start: now,
+            since,
             due,
         });
         if let Some(checker) = &mut self.volumes[spec.volume].1 {
@@ -711,6 +736,7 @@ impl Clients {
                         self.try_next(at);
                     }
                     self.loads[at].again.push_back(Again {
+                        since: pending.since,
                         op: pending.op,
                         kind: pending.kind,
                         range: (pending.first, pending.count),

@@ -2,7 +2,7 @@
 //!
 //! The registry is the witness: it survives everything, so what was answered must be in it from then on.
 
-use base::{Addr, NodeId, Rng, VssdId};
+use base::{Addr, NodeId, Rng, VolumeId, VssdId};
 use host::operator::{Command, Done, NewVolume, NodeChange, Refusal};
 use rack::placement::Isolation;
 use rack::registry::{Durability, Snapshot, VolumeRecord};
@@ -184,13 +184,20 @@ impl Commands {
         }
     }
 
-    /// The command that is due, to the gateway that serves.
-    pub fn begin(&mut self, now: u64, gateway: usize, stored: &Snapshot) -> Option<(u64, Command)> {
+    /// The command that is due, and the gateway that it goes to: the one that serves the volume, or leads the rack.
+    pub fn begin(
+        &mut self,
+        now: u64,
+        lead: usize,
+        serves: impl Fn(VolumeId) -> usize,
+        stored: &Snapshot,
+    ) -> Option<(u64, usize, Command)> {
         let (_, wish) = self.plan.pop_if(|(at, _)| *at <= now)?;
         let Some((name, size_bytes, command)) = self.draw(wish, stored) else {
             self.counts.impossible += 1;
             return None;
         };
+        let gateway = subject_of(&command, stored).map_or(lead, serves);
         self.next += 1;
         self.asked.insert(
             self.next,
@@ -201,7 +208,7 @@ impl Commands {
                 gateway,
             },
         );
-        Some((self.next, command))
+        Some((self.next, gateway, command))
     }
 
     fn draw(&mut self, wish: Wish, stored: &Snapshot) -> Option<(String, u64, Command)> {
@@ -394,6 +401,21 @@ impl Commands {
     }
 }
 
+/// The volume that a command is about; of an exchange, that of the first vSSD.
+fn subject_of(command: &Command, stored: &Snapshot) -> Option<VolumeId> {
+    let record = match command {
+        Command::Resize { name, .. } | Command::Delete { name } | Command::Replicate { name, .. } => {
+            stored.volume(name)
+        }
+        Command::Exchange { a, .. } => {
+            let has = |record: &&VolumeRecord| record.vssds().any(|(vssd, ..)| vssd == *a);
+            stored.volumes.iter().find(has)
+        }
+        _ => None,
+    };
+    record.map(VolumeRecord::volume)
+}
+
 fn is_replica(stored: &Snapshot, vssd: VssdId) -> bool {
     let sets = stored.volumes.iter().flat_map(|volume| &volume.sets);
     sets.flat_map(|set| &set.replicas)
@@ -419,6 +441,7 @@ mod tests {
             durability: Durability::Memory,
             read_only: false,
             ready: true,
+            lead: None,
             sets: vec![set],
         };
         Snapshot {

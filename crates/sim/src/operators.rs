@@ -7,7 +7,7 @@ use crate::registry::{Asker, ControlCanary, RegistryModel, SimRegistry};
 use crate::world::World;
 use base::event::Kind;
 use base::time::earliest;
-use base::{Addr, Duration, Instant, Machine, NodeId, VssdId};
+use base::{Addr, Duration, Instant, Machine, NodeId, VolumeId, VssdId};
 use host::operator::{
     Call, Input as Told, Operator, OperatorConfig, Output as Asks, RegistryCall, Role, carry_out,
 };
@@ -78,8 +78,8 @@ impl Control {
 /// News for the driver of a run.
 #[derive(Debug, Default)]
 pub struct Attention {
-    /// A gateway took the lead of others.
-    pub took_lead: bool,
+    /// Volumes that another gateway, or another start of it, serves from now on.
+    pub led_anew: Vec<VolumeId>,
     /// This host's process crashes now.
     pub crash: Option<usize>,
     /// Volumes that were created for clients.
@@ -114,10 +114,12 @@ pub struct Operators {
     /// Host index of the first gateway.
     first: usize,
     running: Vec<Option<Running>>,
-    /// The deliberate break: every lead gets the same session.
+    /// The deliberate break: gateways get the same sessions as each other.
     one_session: bool,
     outputs: u64,
     takeovers: u32,
+    /// The deliberate break: the sessions that operators have named, and how often each gateway came to lead a volume.
+    named: BTreeMap<(usize, VolumeId), (u32, u32)>,
     sabotaged: u64,
     /// A set had fewer copies than it should have had, and than before.
     lost_copies: bool,
@@ -149,6 +151,7 @@ impl Operators {
             one_session: false,
             outputs: 0,
             takeovers: 0,
+            named: BTreeMap::new(),
             sabotaged: 0,
             lost_copies: false,
             copies: Vec::new(),
@@ -162,14 +165,15 @@ impl Operators {
         }
     }
 
-    /// Lets operators run a rack of these nodes, with commands by their times in ns.
+    /// Lets operators run a rack of these nodes and gateways, with commands by their times in ns.
     pub fn run(
         &mut self,
         control: Control,
-        nodes: Vec<(NodeId, Addr)>,
+        (nodes, gateways): (Vec<(NodeId, Addr)>, Vec<Addr>),
         plan: Vec<(u64, Wish)>,
         one_session: bool,
     ) {
+        self.registry.enter(&gateways);
         let last = plan.iter().map(|(at, _)| *at).max().unwrap_or(0);
         self.over_by = if control.leaves {
             last + control.exchange_within.as_nanos() as u64 + LEAVES_AFTER_NS
@@ -212,7 +216,7 @@ impl Operators {
         self.commands.counts(self.stored())
     }
 
-    /// Times that a gateway began to serve.
+    /// Times that a gateway began to lead a volume.
     pub fn takeovers(&self) -> u32 {
         self.takeovers
     }
@@ -413,13 +417,19 @@ impl Operators {
 
     fn command(&mut self, now: Instant) {
         while self.commands.next_at().is_some_and(|at| at <= now.as_nanos()) {
-            let serves = |running: &Option<Running>| running.as_ref().is_some_and(|r| r.operator.serves());
-            let Some(gateway) = self.running.iter().position(serves) else {
+            let leads = |running: &Option<Running>| running.as_ref().is_some_and(|r| r.operator.leads_rack());
+            let Some(lead) = self.running.iter().position(leads) else {
                 return;
             };
             let stored = self.registry.stored();
-            if let Some((id, command)) = self.commands.begin(now.as_nanos(), gateway, stored) {
-                let running = self.running[gateway].as_mut().expect("it serves");
+            let serves = |id: VolumeId| {
+                let serves = |running: &Option<Running>| {
+                    running.as_ref().is_some_and(|running| running.operator.leads(id))
+                };
+                self.running.iter().position(serves).unwrap_or(lead)
+            };
+            if let Some((id, gateway, command)) = self.commands.begin(now.as_nanos(), lead, serves, stored) {
+                let running = self.running[gateway].as_mut().expect("it runs");
                 running.operator.handle(now, Told::Command(id, command));
             }
         }
@@ -438,7 +448,17 @@ impl Operators {
                     return attention;
                 }
                 let asker = (gateway, running.boot);
-                attention.took_lead |= matches!(output, Asks::Gateway(Call::Serve { .. }));
+                match &output {
+                    Asks::Gateway(Call::Serve { records, .. }) => {
+                        let volumes = records.volumes.iter();
+                        attention.led_anew.extend(volumes.map(VolumeRecord::volume));
+                    }
+                    Asks::Gateway(Call::Lead { volumes, .. }) => {
+                        let volumes = volumes.iter().map(|charge| charge.record.volume());
+                        attention.led_anew.extend(volumes);
+                    }
+                    _ => {}
+                }
                 if let Asks::Event(kind) = output {
                     world.note(self.first + gateway, kind);
                     self.hear(kind, &mut attention);
@@ -450,7 +470,7 @@ impl Operators {
                 }
             }
         }
-        self.takeovers += u32::from(attention.took_lead);
+        self.takeovers += attention.led_anew.len() as u32;
         attention
     }
 
@@ -478,6 +498,9 @@ impl Operators {
         let sets = || sets_of(self.stored());
         let joins =
             |test: fn(&JoiningRecord) -> bool| sets().any(|set| set.joining.as_ref().is_some_and(test));
+        let volumes = self.stored().volumes.iter();
+        let leads = volumes.filter_map(|volume| volume.lead.as_ref()?.addr());
+        let leads: BTreeSet<Addr> = leads.collect();
         Changes {
             exchanges: sets().any(|set| set.exchanges() || set.ends_exchange()),
             rebuilds: joins(JoiningRecord::heals),
@@ -485,6 +508,8 @@ impl Operators {
                 || sets().any(|set| set.leaving.is_some_and(|left| left.moves)),
             lacks: sets().any(SetRecord::lacks_copies),
             is_alone: sets().any(|set| set.replicas.len() == 1 && set.lacks_copies()),
+            leads: leads.len(),
+            gathers: self.stored().gathering.is_some(),
         }
     }
 
@@ -503,7 +528,7 @@ impl Operators {
                 self.registry.ask(world.now(), asker, call)
             }
             Asks::Gateway(call) => {
-                let call = self.sabotage_call(control, call);
+                let call = self.sabotage_call(control, asker.0, call);
                 let view = world.call(self.first + asker.0, |host, now| {
                     let gateway = host.gateway_mut().expect("an operator is beside a gateway");
                     match call {
@@ -514,7 +539,12 @@ impl Operators {
                         }
                     }
                 });
-                view.flatten().map(|view| Told::Seen(Box::new(view)))
+                let mut view = view.flatten()?;
+                for (id, session) in view.leads.iter_mut().filter(|_| self.one_session) {
+                    let named = self.named.get(&(asker.0, *id));
+                    *session = named.map_or(*session, |(named, _)| *named);
+                }
+                Some(Told::Seen(Box::new(view)))
             }
             Asks::Offer { .. } | Asks::Failed(_) | Asks::Event(_) => None,
             Asks::Reply(id, answer) => {
@@ -531,9 +561,6 @@ impl Operators {
         gateway: usize,
         snapshot: &mut Snapshot,
     ) {
-        if let Some(lead) = snapshot.lead.as_mut().filter(|_| self.one_session) {
-            lead.session = 1;
-        }
         if control.canary != ControlCanary::ShowEarly {
             return;
         }
@@ -549,11 +576,16 @@ impl Operators {
         }
     }
 
-    fn sabotage_call(&mut self, control: Control, call: Call) -> Sabotaged {
+    fn sabotage_call(&mut self, control: Control, gateway: usize, call: Call) -> Sabotaged {
         match call {
-            Call::Serve { records, .. } if self.one_session => {
-                let session = 1;
-                Sabotaged::Call(Call::Serve { session, records })
+            Call::Lead { rack, mut volumes } if self.one_session => {
+                for charge in &mut volumes {
+                    let at = (gateway, charge.record.volume());
+                    let times = self.named.get(&at).map_or(0, |(_, times)| *times) + 1;
+                    self.named.insert(at, (charge.session, times));
+                    charge.session = times;
+                }
+                Sabotaged::Call(Call::Lead { rack, volumes })
             }
             Call::Delete(record) if control.canary == ControlCanary::KeepDeleted => {
                 self.sabotaged += 1;
@@ -581,12 +613,12 @@ impl Operators {
     }
 
     /// At rest: what was promised is served, with its size.
-    pub fn check_served<'a>(&self, mut gateways: impl Iterator<Item = &'a Gateway>) -> Result<(), String> {
-        let leaves = self.control.is_none_or(|control| control.leaves);
-        let Some(gateway) = gateways.find(|gateway| gateway.leads()).filter(|_| !leaves) else {
+    pub fn check_served<'a>(&self, gateways: impl Iterator<Item = &'a Gateway>) -> Result<(), String> {
+        let leading: Vec<&Gateway> = gateways.filter(|gateway| gateway.leads()).collect();
+        if leading.is_empty() || self.control.is_none_or(|control| control.leaves) {
             return Ok(());
-        };
-        let exports = gateway.exports();
+        }
+        let exports: Vec<_> = leading.iter().flat_map(|gateway| gateway.exports()).collect();
         for (name, size_min) in self.commands.promised() {
             let export = exports.iter().find(|export| export.name == name);
             let record = self.stored().volume(name);

@@ -182,7 +182,7 @@ pub struct RackOptions {
     pub reads: Reads,
     /// A controller on a server of its own, behind a link like a client's.
     pub controller: Option<Central>,
-    /// Every gateway can serve every volume, one at a time does.
+    /// Every gateway can serve every volume; each volume is led by one at a time.
     pub failover: Option<Failover>,
     /// Volumes.
     pub volumes: Vec<Layout>,
@@ -197,7 +197,7 @@ pub struct Failover {
     pub look_every: Duration,
     /// Of the times between looks.
     pub seed: u64,
-    /// The deliberate break: every lead gets the same session, as a registry that fell back could give it.
+    /// The deliberate break: gateways get the same sessions as each other, as a registry that fell back could give them.
     pub one_session: bool,
 }
 
@@ -250,6 +250,7 @@ impl RackFleet {
                 durability: layout.durability,
                 read_only: false,
                 ready: false,
+                lead: None,
                 sets,
             });
         }
@@ -293,7 +294,7 @@ impl RackFleet {
         let failover = self.options.failover;
         assert!(
             self.options.gateways == 1 || failover.is_some(),
-            "one gateway serves all volumes at a time"
+            "operators of several gateways share the volumes"
         );
         let channels = self.options.volumes.iter().map(|layout| layout.channels);
         // As much again, and one copy more, where members move.
@@ -308,10 +309,12 @@ impl RackFleet {
         let one_session = failover.is_some_and(|failover| failover.one_session);
         let node = |i| (NodeId(i as u8 + 1), self.addr(self.node(i)));
         let nodes = (0..self.options.nodes).map(node).collect();
-        self.operators.run(control, nodes, plan, one_session);
+        let gateways = (0..self.options.gateways).filter(|_| failover.is_some());
+        let gateways = gateways.map(|i| self.addr(self.gateway(i))).collect();
+        self.operators.run(control, (nodes, gateways), plan, one_session);
     }
 
-    /// Lets every gateway serve every volume, one at a time.
+    /// Lets every gateway serve every volume; each volume is led by one at a time.
     pub fn share_volumes(&mut self, failover: Failover) {
         self.looks = Rng::new(failover.seed);
         self.options.failover = Some(failover);
@@ -644,7 +647,9 @@ impl Fleet for RackFleet {
         let mut attention = self.operators.attend(world);
         self.used
             .extend(attention.created.iter().map(VolumeRecord::volume));
-        attention.took_lead &= self.options.failover.is_some();
+        if self.options.failover.is_none() {
+            attention.led_anew.clear();
+        }
         attention
     }
 

@@ -2,7 +2,7 @@
 //!
 //! They are told from outside the code under test: from faults, from the registry's records, and from events.
 
-use base::event::{Kind, Look, Wait};
+use base::event::{Kind, Lead, Look, Wait};
 
 /// A situation in which promises are hard to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,14 @@ pub enum Situation {
     ExpelWhileJoining,
     /// A gateway took the lead while a set lacked copies.
     LeadWhileRebuilding,
+    /// Several gateways served volumes.
+    SeveralLead,
+    /// A gateway gave a volume to another one.
+    VolumeGiven,
+    /// A gateway that led a volume heard of another one by a node.
+    LeadRefused,
+    /// Volumes came to one gateway, for an exchange.
+    Gathered,
     /// One replica is left of a set that should have more.
     SoleSurvivor,
     /// A member that was expelled joins again, and yields.
@@ -73,6 +81,11 @@ impl Situation {
             Kind::RequestFailed { .. } => Some(S::RequestGivenUp),
             Kind::MediumLatched { .. } => Some(S::MediumFailed),
             Kind::NodeSlow { .. } => Some(S::NodeSlow),
+            Kind::VolumeLeft { why: Lead::Given, .. } => Some(S::VolumeGiven),
+            Kind::VolumeLeft {
+                why: Lead::Superseded,
+                ..
+            } => Some(S::LeadRefused),
             Kind::PageRepaired {
                 found: Look::Scrub, ..
             } => Some(S::ScrubRepaired),
@@ -94,6 +107,10 @@ impl Situation {
         (S::Expelled, "member expelled"),
         (S::ExpelWhileJoining, "expel while joining"),
         (S::LeadWhileRebuilding, "lead change while rebuilding"),
+        (S::SeveralLead, "several gateways lead"),
+        (S::VolumeGiven, "volume given to another gateway"),
+        (S::LeadRefused, "lead refused by a node"),
+        (S::Gathered, "volumes gathered for an exchange"),
         (S::SoleSurvivor, "sole survivor"),
         (S::Yield, "expelled member yields"),
         (S::RebuildAndCrash, "rebuild and crash"),
@@ -124,6 +141,10 @@ pub struct Changes {
     pub lacks: bool,
     /// One copy is left of several.
     pub is_alone: bool,
+    /// Gateways that lead volumes.
+    pub leads: usize,
+    /// Volumes come to one gateway.
+    pub gathers: bool,
 }
 
 /// How often a run came into each.

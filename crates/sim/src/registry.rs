@@ -2,7 +2,7 @@
 
 use base::{Addr, Instant, NodeId, Rng};
 use host::operator::{Input, RegistryCall};
-use rack::registry::{NodeRecord, RegistryError, Snapshot};
+use rack::registry::{GatewayRecord, NodeRecord, RegistryError, Snapshot};
 
 /// A late store happens so much after the answer that leaves it open, in ns.
 const LATE_NS_MAX: u64 = 30_000_000;
@@ -94,6 +94,16 @@ impl SimRegistry {
             addr: addr.to_string(),
         };
         self.stored.nodes = nodes.iter().map(record).collect();
+    }
+
+    /// It has these gateways, if there are several.
+    pub fn enter(&mut self, gateways: &[Addr]) {
+        let record = |addr: &Addr| GatewayRecord {
+            addr: addr.to_string(),
+            nvme: None,
+            control: String::new(),
+        };
+        self.stored.gateways = gateways.iter().map(record).collect();
     }
 
     /// From now on it is as slow as before, and otherwise sound.

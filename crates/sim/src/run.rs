@@ -492,9 +492,7 @@ impl<F: Fleet> Run<F> {
         let attention = self.fleet.attend(&mut self.world);
         self.world.set_expelled(self.fleet.expelled());
         self.note_attention(&attention);
-        if attention.took_lead {
-            self.clients.lead_moved();
-        }
+        self.clients.lead_moved(&attention.led_anew);
         self.given_up |= attention.broken.is_some();
         self.violations.extend(attention.broken.map(Violation::Control));
         for &vssd in &attention.expelled {
@@ -710,7 +708,9 @@ impl<F: Fleet> Run<F> {
     /// The control plane has done something.
     fn note_attention(&mut self, attention: &Attention) {
         let changes = self.fleet.changes();
-        let takes_over = attention.took_lead && changes.lacks;
+        let takes_over = !attention.led_anew.is_empty() && changes.lacks;
+        self.reached.note_if(changes.leads > 1, Situation::SeveralLead);
+        self.reached.note_if(changes.gathers, Situation::Gathered);
         self.reached.note_if(takes_over, Situation::LeadWhileRebuilding);
         self.reached.note_if(changes.is_alone, Situation::SoleSurvivor);
         self.reached

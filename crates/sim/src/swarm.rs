@@ -462,7 +462,7 @@ fn draw_registry(rng: &mut Rng) -> RegistryModel {
 
 fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     let nodes = rng.between(if heals { 3 } else { 2 }, 6) as u32;
-    let gateways = rng.between(1, 2) as u32;
+    let gateways = rng.between(1, 3) as u32;
     let is_large = rng.chance(0.06);
     let mut geometry = Geometry {
         channels: 1,

@@ -8,6 +8,7 @@ use sim::client::{LoadSpec, Pace, Shape};
 use sim::net::{Delay, LinkModel};
 use sim::operators::Control;
 use sim::rack::{Failover, RackFleet, RackOptions};
+use sim::reached::Situation;
 use sim::run::{Fault, Outcome, Run, RunSpec};
 use sim::small;
 use sim::workload::{Mix, Pattern};
@@ -125,11 +126,12 @@ fn partitions(seed: u64) -> Vec<(u64, Fault)> {
 }
 
 #[test]
-fn without_faults_one_gateway_serves_and_nobody_takes_over() {
+fn without_faults_each_gateway_serves_a_volume_and_nobody_takes_over() {
     for seed in 0..5 {
         let (outcome, takeovers) = run(seed, failover(seed), Vec::new());
         assert_eq!(outcome.violations, [], "seed {seed}");
-        assert_eq!(takeovers, 1, "seed {seed}");
+        // The first may take both, and gives one away when the other is there.
+        assert!((2..=3).contains(&takeovers), "seed {seed}: {takeovers}");
         assert!(outcome.clients.answered > 2_000, "{:?}", outcome.clients);
     }
 }
@@ -144,7 +146,7 @@ fn clients_go_on_with_the_other_gateway_when_one_is_killed() {
         let at = (30 + 11 * seed) * MILLISECOND;
         let (outcome, takeovers) = run(seed, failover(seed), vec![(at, fault)]);
         assert_eq!(outcome.violations, [], "seed {seed}");
-        assert!((1..=2).contains(&takeovers), "seed {seed}: {takeovers}");
+        assert!((2..=5).contains(&takeovers), "seed {seed}: {takeovers}");
         let whole = loads(2).iter().map(|load| load.requests).sum::<u64>();
         assert!(outcome.clients.answered >= whole - 24, "{:?}", outcome.clients);
     }
@@ -156,13 +158,13 @@ fn two_gateways_that_both_believe_to_lead_write_one_history() {
     for seed in 0..60 {
         let (outcome, takeovers) = run(seed, failover(seed), partitions(seed));
         assert_eq!(outcome.violations, [], "seed {seed}");
-        moved += takeovers - 1;
+        moved += takeovers - 2;
     }
     assert!(moved > 60, "{moved} takeovers");
 }
 
-/// The registry gives every lead the same session, as one that fell back could. Nodes stay with the first one: the other does not get on, and
-/// undoes nothing.
+/// Gateways get the same sessions as each other, as a registry that fell back could give them. Nodes stay with the first one: the other
+/// does not get on before it has a higher one, and undoes nothing.
 #[test]
 fn leads_with_one_session_do_not_undo_each_other() {
     let mut refused = 0;
@@ -179,7 +181,7 @@ fn leads_with_one_session_do_not_undo_each_other() {
             )
         };
         assert_eq!(outcome.violations.iter().find(undone), None, "seed {seed}");
-        refused += usize::from(!outcome.violations.is_empty());
+        refused += outcome.reached.count(Situation::LeadRefused);
     }
     assert!(refused > 0, "no lead was refused");
 }

@@ -183,8 +183,8 @@ fn made_again(nodes: &[Found], args: Rebuild) -> anyhow::Result<()> {
 
 /// The records that were made again, in the place of those that are stored.
 fn replaced(snapshot: Snapshot, stored: Option<&Snapshot>) -> anyhow::Result<Snapshot> {
-    let lead = stored.and_then(|stored| stored.lead.as_ref());
-    if let Some(lead) = lead.filter(|lead| !lead.gateway.is_empty()) {
+    let lead = stored.and_then(Snapshot::any_lead);
+    if let Some(lead) = lead {
         bail!(Failure::InUse(format!(
             "the gateway {} leads, or was killed: stop every gateway first, or name another place",
             lead.gateway
@@ -196,6 +196,7 @@ fn replaced(snapshot: Snapshot, stored: Option<&Snapshot>) -> anyhow::Result<Sna
         epoch: stored.map_or(0, |stored| stored.epoch).max(snapshot.epoch) + 1,
         next_vssd: number(|records| records.next_vssd),
         next_volume: number(|records| records.next_volume),
+        last_session: number(Snapshot::session_max),
         ..snapshot
     })
 }
@@ -220,8 +221,8 @@ fn restore(place: &Place, file: &Path, force: bool) -> anyhow::Result<()> {
 
 /// Refuses records of which a gateway may have others in memory.
 fn refuse_lead(stored: Option<&Snapshot>, force: bool) -> anyhow::Result<()> {
-    let lead = stored.and_then(|stored| stored.lead.as_ref());
-    if let Some(lead) = lead.filter(|lead| !lead.gateway.is_empty() && !force) {
+    let lead = stored.and_then(Snapshot::any_lead);
+    if let Some(lead) = lead.filter(|_| !force) {
         bail!(Failure::InUse(format!(
             "the gateway {} leads, or was killed: stop every gateway first; if none runs, say so with --force",
             lead.gateway
@@ -263,9 +264,7 @@ fn force_copy(place: &Place, vssd: VssdId, accept_loss: bool, force: bool) -> an
             ));
         }
         next.epoch += 1;
-        if let Some(lead) = &mut next.lead {
-            lead.gateway.clear();
-        }
+        next.give_back_leads();
         Ok(next)
     })
 }
@@ -296,10 +295,10 @@ fn restored(backup: Snapshot, stored: Option<&Snapshot>) -> anyhow::Result<Snaps
         next_volume,
         ..backup
     };
-    // Nobody leads now.
-    if let Some(lead) = &mut next.lead {
-        lead.gateway.clear();
-    }
+    // Nobody leads now. Sessions that were given since are not given again.
+    next.give_back_leads();
+    let last = stored.map_or(0, Snapshot::session_max);
+    next.last_session = last.max(next.session_max());
     Ok(next)
 }
 
@@ -372,6 +371,7 @@ mod tests {
         let place = Place::Dir(home);
         let mut led = registry.load().unwrap();
         led.lead = Some(LeadRecord {
+            to: String::new(),
             gateway: "10.0.0.1:8888".into(),
             session: 1,
         });

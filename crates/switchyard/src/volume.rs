@@ -190,7 +190,7 @@ pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     println!(
-        "{:<20} {:>12} {:>7} {:<8} uri",
+        "{:<20} {:>12} {:>7} {:<8} uri, or the gateway that serves it",
         "volume", "size", "copies", "state"
     );
     for volume in volumes {
@@ -200,10 +200,18 @@ pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
             Size(volume.size_bytes).to_string(),
             volume.replicas,
             volume.state,
-            volume.uri
+            place(volume)
         );
     }
     Ok(())
+}
+
+/// Where clients find a volume: here, or at another gateway.
+fn place(volume: &Volume) -> String {
+    match &volume.lead {
+        Some(lead) if volume.state == "closed" => format!("gateway {}, {}", lead.gateway, lead.control),
+        _ => volume.uri.clone(),
+    }
 }
 
 fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
@@ -219,6 +227,12 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
         volume.size_bytes
     );
     println!("state       {}", volume.state);
+    if let Some(lead) = &volume.lead {
+        println!(
+            "gateway     {}, session {}, control {}",
+            lead.gateway, lead.session, lead.control
+        );
+    }
     println!(
         "copies      {}, writes acknowledged from {}",
         volume.replicas, volume.durability

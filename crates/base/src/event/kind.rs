@@ -174,6 +174,8 @@ reasons! {
         Superseded "superseded",
         /// The registry names another gateway.
         Named "named",
+        /// The gateway gave it to another one, which leads fewer volumes.
+        Given "given",
     }
     /// The fault of the registry.
     RegistryTrouble {
@@ -346,10 +348,14 @@ kinds! {
     /// A peer has sent a page that was damaged here; it is written anew.
     "page-repaired" Info PageRepaired { vssd: VssdId, page: u32, peer: VssdId, found: Look, }
 
-    /// The gateway serves the volumes.
+    /// The gateway leads the rack; alone, it serves the volumes.
     "lead-taken" Info LeadTaken { session: u32, }
-    /// The gateway serves no more; clients ask another one.
+    /// The gateway leads the rack no more.
     "lead-left" Warn LeadLeft { session: u32, why: Lead, }
+    /// The gateway serves a volume.
+    "volume-taken" Info VolumeTaken { volume: VolumeId, session: u32, }
+    /// The gateway serves a volume no more; clients ask another one.
+    "volume-left" Warn VolumeLeft { volume: VolumeId, session: u32, why: Lead, }
     /// A request is not answered for long.
     "request-overdue" Warn RequestOverdue {
         volume: VolumeId, vssd: VssdId, wait: Wait, waited: Duration, requests: u32,

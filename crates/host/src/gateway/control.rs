@@ -6,6 +6,7 @@ use rack::control::{Intent, NodeStatus, Open, Roll, Terms, emit_rack};
 use rack::membership::{Member, Membership};
 use rack::part::Part;
 use rack::registry::SetRecord;
+use std::collections::BTreeMap;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
@@ -38,6 +39,8 @@ struct Ask {
     node: NodeId,
     op: Op,
     record: Vec<u8>,
+    /// In which it is asked.
+    session: u32,
     /// There is no other way: one that is refused is asked again, too.
     insists: bool,
     again_at: Instant,
@@ -70,6 +73,10 @@ pub struct Control {
     /// Refusals of nodes, with reasons.
     pub failures: Vec<(Owner, VssdId, Code)>,
     send_at: Option<Instant>,
+    /// The session of what is no volume's.
+    pub session: u32,
+    /// Volumes that this gateway leads, and the session of each.
+    pub sessions: BTreeMap<VolumeId, u32>,
     /// The rack that the vSSDs belong to; nil until it is known.
     pub rack: Uuid,
 }
@@ -119,6 +126,8 @@ impl Control {
             nodes,
             failures: Vec::new(),
             send_at: None,
+            session: 0,
+            sessions: BTreeMap::new(),
             rack: Uuid::nil(),
         }
     }
@@ -147,6 +156,21 @@ impl Control {
         addr_of(&self.nodes, node)
     }
 
+    /// The session in which this is asked.
+    fn session_of(&self, owner: Owner) -> u32 {
+        let own = match owner {
+            Owner::Volume(id) | Owner::Change(id, _) | Owner::Growth(id) => self.sessions.get(&id),
+            Owner::Nodes | Owner::Leftovers => None,
+        };
+        own.copied().unwrap_or(self.session)
+    }
+
+    /// True if this answers what was asked, in the session in which it was.
+    pub fn awaits_answer(&self, header: &Header) -> bool {
+        let is_it = |ask: &Ask| (ask.number, ask.session) == (header.request, header.session);
+        self.asks.iter().any(is_it)
+    }
+
     fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: NodeId, op: Op, record: Vec<u8>) {
         self.next += 1;
         self.asks.push(Ask {
@@ -156,6 +180,7 @@ impl Control {
             node,
             op,
             record,
+            session: self.session_of(owner),
             insists: false,
             again_at: now,
             attempts: 0,
@@ -336,6 +361,7 @@ impl Control {
                 let header = Header {
                     request: ask.number,
                     target: addr_of(&self.nodes, ask.node),
+                    session: ask.session,
                     ..Header::new(ask.op, ask.vssd)
                 };
                 let packet = match ask.record.is_empty() {

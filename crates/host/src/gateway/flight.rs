@@ -80,6 +80,8 @@ pub struct GatewayStats {
 #[derive(Debug)]
 pub(super) struct Volume {
     pub record: VolumeRecord,
+    /// In which this gateway has it.
+    pub session: u32,
     pub sets: Vec<Set>,
     pub locks: Locks,
     pub losses: Losses,
@@ -132,8 +134,10 @@ pub(super) struct Flight {
 
 impl Flight {
     pub fn new(config: GatewayConfig) -> Self {
+        let mut control = Control::new(config.nodes.iter().copied());
+        control.session = config.session;
         Self {
-            control: Control::new(config.nodes.iter().copied()),
+            control,
             shaper: config.shaping.map(Shaper::new),
             uplink: Uplink::new(config.addr, &config.tors),
             slowness: Slowness::new(config.slow),
@@ -184,8 +188,13 @@ impl Flight {
 
     /// Sends a packet of this gateway's session, which was sent so many times before.
     pub fn post(&mut self, now: Instant, mut packet: Packet, attempts: u32) {
-        packet.header.source = self.config.addr;
         packet.header.session = self.config.session;
+        self.post_as(now, packet, attempts);
+    }
+
+    /// Sends a packet of whichever session.
+    fn post_as(&mut self, now: Instant, mut packet: Packet, attempts: u32) {
+        packet.header.source = self.config.addr;
         let to = self.uplink.send_again(now, attempts, &mut packet.header);
         self.out.push_back(Output::Send { to, packet });
     }
@@ -193,7 +202,7 @@ impl Flight {
     #[cold]
     pub fn send_control(&mut self, now: Instant) {
         for (packet, attempts) in self.control.due(now) {
-            self.post(now, packet, attempts);
+            self.post_as(now, packet, attempts);
         }
     }
 
@@ -272,8 +281,10 @@ impl Flight {
     /// Sends an operation; with `asks` a write goes without its page.
     fn send_as(&mut self, now: Instant, slot: u32, asks: bool) {
         let operation = &mut self.operations[slot];
-        let set = &self.volumes[operation.volume].sets[operation.set];
+        let volume = &self.volumes[operation.volume];
+        let set = &volume.sets[operation.set];
         let mut header = Header {
+            session: volume.session,
             request: operation.number,
             lba: u64::from(operation.lpn) * limits::SECTORS_PER_PAGE as u64,
             epoch: operation.epoch,
@@ -312,10 +323,10 @@ impl Flight {
         operation.attempts += 1;
         operation.asked = if asks { operation.asked + 1 } else { 0 };
         sooner(&mut self.scan_at, operation.again_at);
-        self.post(now, packet, attempts);
+        self.post_as(now, packet, attempts);
     }
 
-    /// The operation that an answer is for.
+    /// The operation that an answer is for. An answer to an earlier session may carry a number that is in use again.
     pub fn answered_slot(&self, header: &Header) -> Option<u32> {
         let slot = if names_slot(header.request) {
             slot_of(header.request)
@@ -325,7 +336,8 @@ impl Flight {
             self.volumes.get(volume)?.sets[set].mutation(header.request)?
         };
         let operation = self.operations.get(slot)?;
-        (operation.number == header.request).then_some(slot)
+        let session = self.volumes.get(operation.volume)?.session;
+        ((operation.number, session) == (header.request, header.session)).then_some(slot)
     }
 
     /// Takes an answer; returns the operation if that is its end.

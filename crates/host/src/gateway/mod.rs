@@ -16,6 +16,7 @@ mod losses;
 pub(crate) mod merge;
 mod operations;
 mod overdue;
+mod peers;
 mod readers;
 mod requests;
 mod round_trip;
@@ -28,6 +29,7 @@ mod volumes;
 
 pub use control::NodeAnswer;
 pub use flight::{GatewayConfig, GatewayStats};
+pub use lead::Charge;
 pub use readers::Reads;
 pub use shape::Shaping;
 pub use volumes::VolumeState;
@@ -40,6 +42,7 @@ use control::{CONTROL_BIT, Owner};
 use flight::Flight;
 use hdrhistogram::Histogram;
 use operations::names_slot;
+use peers::Peers;
 use rack::exchange::ChangeState;
 use rack::registry::VolumeRecord;
 use rack::uplink::Uplink;
@@ -51,10 +54,8 @@ pub struct Gateway {
     traffic: Traffic,
     /// Changes of sets' members.
     changes: Changes,
-    /// Another gateway was asked, and when it answered last.
-    peer: Option<(Addr, Option<Instant>)>,
-    /// Other gateways were asked so many times.
-    peer_asked: u32,
+    /// The other gateways, as they were asked.
+    peers: Peers,
 }
 
 impl Gateway {
@@ -66,8 +67,7 @@ impl Gateway {
         Self {
             traffic: Traffic::new(Flight::new(config), pool),
             changes: Changes::default(),
-            peer: None,
-            peer_asked: 0,
+            peers: Peers::default(),
         }
     }
 
@@ -153,7 +153,8 @@ impl Gateway {
     /// Serves no more: what is unanswered may be executed or not, and clients ask elsewhere.
     pub fn stand_by(&mut self, now: Instant) {
         self.traffic.leads = false;
-        self.traffic.give_up_all(now);
+        self.traffic.give_up_all(now, None);
+        self.traffic.flight.control.sessions.clear();
         let open = self.traffic.flight.volumes.iter();
         let ids: Vec<VolumeId> = open.map(|(_, volume)| volume.record.volume()).collect();
         for id in ids {
@@ -171,8 +172,7 @@ impl Gateway {
             (Op::Status, true) if header.request == 0 => return,
             _ => {}
         }
-        // An answer to an earlier start of this gateway may carry a number that is in use again.
-        if !header.has(flags::REPLY) || header.session != flight.config.session {
+        if !header.has(flags::REPLY) {
             return;
         }
         if !packet.payload_is_intact() {
@@ -180,6 +180,9 @@ impl Gateway {
             return;
         }
         if header.op == Op::Demand {
+            if header.session != flight.config.session {
+                return;
+            }
             if let Some(shaper) = &mut flight.shaper {
                 shaper.allocated(now, &packet);
             }
@@ -187,15 +190,18 @@ impl Gateway {
         }
         self.traffic.heard_at = Some(now);
         if header.code == Code::Superseded {
-            return self.leave(now, Lead::Superseded);
+            return self.superseded(now, &packet);
         }
         if names_slot(header.request) || header.request & CONTROL_BIT == 0 {
             return self.traffic.answered(now, packet);
         }
-        if let Some((peer, heard)) = &mut self.peer
-            && (header.op, header.source) == (Op::Status, *peer)
-        {
-            *heard = Some(now);
+        if header.op == Op::Status && self.peers.answered(now, &header) {
+            return;
+        }
+        // An answer to an earlier start of this gateway may carry a number that is in use again.
+        let flight = &mut self.traffic.flight;
+        if !flight.control.awaits_answer(&header) {
+            return;
         }
         if let Some(status) = flight.control.answered(now, &packet) {
             let verdicts = flight.slowness.hear(now, status);
@@ -205,18 +211,20 @@ impl Gateway {
         self.changes.advance(now, flight);
     }
 
-    /// One that stands by asks: only the lead answers.
+    /// Another gateway asks whether this one is there.
     #[cold]
     fn answer_peer(&mut self, now: Instant, header: &Header) {
-        if self.traffic.leads {
-            let flight = &mut self.traffic.flight;
-            let mut packet = Packet::bare(Header {
-                source: flight.config.addr,
-                ..header.reply(Code::SoftOrOk)
-            });
-            let to = flight.uplink.send(now, &mut packet.header);
-            flight.out.push_back(Output::Send { to, packet });
-        }
+        let Some((code, epoch)) = self.peers.asked(now, header) else {
+            return;
+        };
+        let flight = &mut self.traffic.flight;
+        let mut packet = Packet::bare(Header {
+            source: flight.config.addr,
+            lba: epoch,
+            ..header.reply(code)
+        });
+        let to = flight.uplink.send(now, &mut packet.header);
+        flight.out.push_back(Output::Send { to, packet });
     }
 }
 

@@ -97,10 +97,11 @@ impl Traffic {
         }
     }
 
-    /// Fails every request: another gateway leads.
-    pub fn give_up_all(&mut self, now: Instant) {
+    /// Fails every request, or those of a volume (by index): another gateway leads.
+    pub fn give_up_all(&mut self, now: Instant, volume: Option<u32>) {
         for slot in 0..self.requests.bound() {
-            if self.requests.get(slot).is_some() {
+            let request = self.requests.get(slot);
+            if request.is_some_and(|request| volume.is_none_or(|volume| volume == request.volume)) {
                 self.give_up(now, slot, BlockError::Elsewhere);
             }
         }

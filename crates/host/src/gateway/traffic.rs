@@ -59,9 +59,10 @@ impl Traffic {
     fn reply(&mut self, client: u32, tag: u64, result: Result<Pages, BlockError>) {
         self.flight.stats.requests += 1;
         self.flight.stats.errors += u64::from(result.is_err());
-        self.flight
-            .out
-            .push_back(Output::Reply(BlockReply { client, tag, result }));
+        if client != crate::NOBODY {
+            let reply = BlockReply { client, tag, result };
+            self.flight.out.push_back(Output::Reply(reply));
+        }
     }
 
     /// The volume (by index) of a request that can be carried out.
@@ -202,8 +203,10 @@ impl Traffic {
     /// Sends a flush to every replica of every set that has something to flush.
     fn flush(&mut self, now: Instant, request: u32, volume: u32) {
         let sets = self.flight.volumes[volume].sets.iter().enumerate();
+        // Another gateway may have taken the volume over, and have acknowledged writes: nodes tell.
+        let asks = self.flight.config.shared;
         let dirty: Vec<(usize, usize, u64)> = sets
-            .filter(|(_, set)| set.is_dirty())
+            .filter(|(_, set)| set.is_dirty() || asks)
             .map(|(index, set)| (index, set.copies().count(), set.acked))
             .collect();
         let count = dirty.iter().map(|(_, replicas, _)| *replicas as u32).sum();

@@ -34,8 +34,12 @@ impl Gateway {
             sets: Vec::new(),
             ..record.clone()
         };
+        let control = &self.traffic.flight.control;
+        let session = control.sessions.get(&record.volume());
+        let session = session.copied().unwrap_or(control.session);
         let index = self.traffic.flight.volumes.insert(Volume {
             record: empty,
+            session,
             sets: Vec::new(),
             locks: Locks::default(),
             losses: Losses::default(),

@@ -42,6 +42,8 @@ use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 const UNIT_SHIFT: u32 = 48;
 /// Deleted vSSDs that are remembered: far more than requests that can be under way.
 const DELETED_MAX: usize = 256;
+/// Gateways that are remembered to have asked; of more the one that asked longest ago is forgotten.
+const GATEWAYS_MAX: usize = 16;
 /// Index of the node's own media operations.
 const NODE_UNIT: u64 = 0xffff;
 /// Of the operations that write the superblock.
@@ -165,8 +167,8 @@ pub struct Node {
     /// vSSDs of the superblock that cannot be recovered. They are not served, and keep their channels until they are deleted.
     unreadable: Vec<VssdId>,
     corrupt_packets: u64,
-    /// The highest session in which a gateway has asked how the node is, and when it did so last.
-    lead: Option<(Lead, Instant)>,
+    /// The gateways that have asked how the node is, in which session, and when each did so last.
+    gateways: Vec<(Lead, Instant)>,
 }
 
 impl Node {
@@ -201,7 +203,7 @@ impl Node {
             reports: Vec::new(),
             unreadable: Vec::new(),
             corrupt_packets: 0,
-            lead: None,
+            gateways: Vec::new(),
         };
         let entries = node.ssd.vssds().to_vec();
         for entry in &entries {
@@ -360,6 +362,13 @@ impl Node {
 
     /// Content of a `status` packet.
     pub fn status(&self, now: Instant) -> NodeStatus {
+        let seen = || {
+            self.gateways.iter().map(|(lead, at)| LeadSeen {
+                gateway: lead.addr.to_string(),
+                session: lead.session,
+                ago_ms: now.since(*at).as_millis() as u64,
+            })
+        };
         let mut status = NodeStatus {
             copied_pages: self.units.pace().pages(),
             acknowledged: self.units.answers.last().to_vec(),
@@ -379,11 +388,8 @@ impl Node {
             unreadable: self.unreadable.len() as u32,
             racks: self.racks(),
             roll: Some(self.roll(now)),
-            lead: self.lead.map(|(lead, at)| LeadSeen {
-                gateway: lead.addr.to_string(),
-                session: lead.session,
-                ago_ms: now.since(at).as_millis() as u64,
-            }),
+            lead: seen().max_by_key(|seen| seen.session),
+            gateways: seen().collect(),
             ..NodeStatus::default()
         };
         let (mut erases, mut blocks) = (0.0, 0.0);
@@ -562,9 +568,11 @@ impl Node {
 
     #[cold]
     fn answer_status(&mut self, now: Instant, header: &Header) {
-        if self.lead.is_none_or(|(lead, _)| lead.session <= header.session) {
-            self.lead = Some((lead_of(header), now));
+        self.gateways.retain(|(lead, _)| lead.addr != header.source);
+        if self.gateways.len() == GATEWAYS_MAX {
+            self.gateways.remove(0);
         }
+        self.gateways.push((lead_of(header), now));
         let record = roll::emit(self.status(now), header.vssd.0);
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }

@@ -439,6 +439,10 @@ impl Unit {
         if !self.replica.is_serving() {
             return self.answer(header, Code::Busy, out);
         }
+        if self.is_superseded(header) {
+            // It may not know of writes that another gateway has had acknowledged.
+            return self.answer(header, Code::Superseded, out);
+        }
         let name = |header: &Header| (header.source, header.session, header.request);
         let is_copy = |job: &Then| matches!(job, Then::Flushed(known) if name(known) == name(header));
         if self.held.buffered.jobs().any(is_copy) {

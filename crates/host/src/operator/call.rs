@@ -2,11 +2,14 @@
 //!
 //! Calls change the gateway in the order in which the operator makes them. Only a [`Call::Look`] has an answer.
 
-use crate::gateway::{Gateway, NodeAnswer, VolumeState};
-use crate::{Input, NOBODY};
-use base::{Addr, BlockOp, BlockRequest, Instant, Machine, NodeId, Pages, SectorRange, VolumeId, VssdId};
+use crate::gateway::{Charge, Gateway, NodeAnswer, VolumeState};
+use base::event::Lead;
+use base::{Addr, Instant, NodeId, VolumeId, VssdId};
 use rack::exchange::ChangeState;
+use rack::lead::Seen;
 use rack::registry::{SetRecord, Snapshot, VolumeRecord};
+use std::collections::BTreeMap;
+use uuid::Uuid;
 use wire::rack::Code;
 
 /// A call of the gateway's methods.
@@ -19,8 +22,33 @@ pub enum Call {
         /// Volumes to serve.
         records: Box<Snapshot>,
     },
-    /// Stand by, and ask that gateway and the nodes whether they are there.
-    StandBy(Addr),
+    /// Lead the rack in this session, or no more.
+    LeadRack {
+        /// The rack's id.
+        rack: Uuid,
+        /// The session, if it leads.
+        session: Option<u32>,
+        /// The session in which it led until now.
+        was: Option<u32>,
+    },
+    /// Lead these volumes, each in its session.
+    Lead {
+        /// The rack's id.
+        rack: Uuid,
+        /// The volumes.
+        volumes: Vec<Charge>,
+    },
+    /// Answer what is under way of these volumes, flush them, and serve them no more.
+    Retire(Vec<VolumeId>),
+    /// Lead these volumes no more.
+    Leave(Vec<(VolumeId, Lead)>),
+    /// Ask the other gateways and the nodes whether they are there, and tell others from now on that this one is.
+    Watch {
+        /// The others.
+        peers: Vec<Addr>,
+        /// Of the records as they are known here.
+        epoch: u64,
+    },
     /// These are the rack's nodes.
     Nodes(Vec<(NodeId, Addr)>),
     /// Ask every node for its status.
@@ -57,12 +85,16 @@ pub enum Call {
 pub struct View {
     /// Of the look.
     pub number: u64,
-    /// The session in which the gateway serves, unless it stands by.
-    pub session: Option<u32>,
+    /// The volumes that the gateway leads beside others, each in its session.
+    pub leads: BTreeMap<VolumeId, u32>,
+    /// Volumes that it serves no more, with requests in flight.
+    pub retiring: Vec<VolumeId>,
     /// Requests that are not answered yet.
     pub in_flight: usize,
-    /// The gateway that was asked last whether it is there, and when it answered.
-    pub peer: Option<(Addr, Option<Instant>)>,
+    /// The other gateways, as they were asked.
+    pub peers: Vec<Seen>,
+    /// The newest epoch of the records that they know of.
+    pub epoch_told: u64,
     /// When each node answered last.
     pub heard: Vec<Option<Instant>>,
     /// The nodes' answers, if they were wanted.
@@ -97,9 +129,23 @@ pub fn carry_out(gateway: &mut Gateway, now: Instant, call: Call) -> Option<View
             records.volumes.retain(|volume| !deleting.contains(&volume.id));
             gateway.serve(now, session, &records);
         }
-        Call::StandBy(peer) => gateway.stand_by_for(now, peer),
+        Call::LeadRack { rack, session, was } => gateway.lead_rack(rack, session, was),
+        Call::Lead { rack, volumes } => gateway.lead_volumes(now, rack, volumes),
+        Call::Retire(volumes) => {
+            for id in volumes {
+                gateway.retire_volume(now, id);
+            }
+        }
+        Call::Leave(volumes) => {
+            for (id, why) in volumes {
+                gateway.leave_volume(now, id, why);
+            }
+        }
+        Call::Watch { peers, epoch } => gateway.watch(now, &peers, epoch),
         Call::Nodes(nodes) => gateway.set_nodes(&nodes),
         Call::AskNodes => gateway.ask_status(now),
+        // Whoever leads it may have opened it already.
+        Call::Open(record) if gateway.volume_state(record.volume()).is_some() => {}
         Call::Open(record) => gateway.open_volume(now, record, true),
         Call::Delete(record) => gateway.delete_volume(now, &record),
         Call::Make(id, sets) => gateway.make_growth(now, id, &sets),
@@ -133,9 +179,16 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
     };
     View {
         number,
-        session: gateway.session(),
+        leads: gateway.led().clone(),
+        retiring: gateway
+            .led()
+            .keys()
+            .copied()
+            .filter(|id| gateway.is_retiring(*id))
+            .collect(),
         in_flight: gateway.in_flight(),
-        peer: gateway.peer(),
+        peers: gateway.peers().to_vec(),
+        epoch_told: gateway.epoch_told(),
         heard: known
             .iter()
             .map(|node| node.last.as_ref().map(|(at, _)| *at))
@@ -148,17 +201,6 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
 /// Requests that come later are refused; those in flight are answered.
 fn flush_and_close(gateway: &mut Gateway, now: Instant) {
     for export in gateway.exports() {
-        let request = BlockRequest {
-            client: NOBODY,
-            tag: 0,
-            volume: export.volume,
-            op: BlockOp::Flush,
-            range: SectorRange::EMPTY,
-            fua: false,
-            bulk: false,
-            pages: Pages::new(),
-        };
-        gateway.handle(now, Input::Request(request));
-        gateway.close_volume(export.volume);
+        gateway.retire_volume(now, export.volume);
     }
 }

@@ -382,6 +382,7 @@ mod tests {
             durability: Durability::Memory,
             read_only: false,
             ready: true,
+            lead: None,
             sets: sets(),
         };
         let error = check_growth(&record, 4096).unwrap_err().to_string();

@@ -98,6 +98,7 @@ impl Create {
             durability: new.durability,
             read_only: new.read_only,
             ready: false,
+            lead: None,
             sets,
         };
         next.volumes.push(record.clone());

@@ -59,6 +59,14 @@ impl Delete {
         }
     }
 
+    /// The name of a volume that is to be found.
+    pub fn name(&self) -> Option<&str> {
+        match &self.which {
+            Which::Name(name) => Some(name),
+            Which::Id(_) => None,
+        }
+    }
+
     /// Next step.
     pub fn advance(&mut self, sight: &Sight) -> Step {
         let record = match &self.which {

@@ -4,11 +4,14 @@
 use super::call::{Call, VolumeView};
 use super::command::{Done, NotExchanged, Refusal};
 use super::job::{BACKGROUND, LATER, Sight, Step};
+use super::leadership::Leadership;
 use crate::gateway::VolumeState;
-use base::{Duration, Instant, VolumeId, VssdId};
-use rack::exchange::{ChangeState, Exchange, Next};
-use rack::registry::{SetRecord, VolumeRecord};
+use base::{Addr, Duration, Instant, VolumeId, VssdId};
+use rack::exchange::{ChangeState, Exchange, ExchangeError, Next};
+use rack::registry::{GatheringRecord, SetRecord, Snapshot, VolumeRecord, parse_addr};
 
+/// Another gateway gives a volume away in this time.
+const GATHERED_WITHIN: Duration = Duration::from_secs(10);
 /// A copy that is not complete after this is given up.
 const JOINED_WITHIN: Duration = Duration::from_secs(60 * 60);
 /// Once decided it takes a moment, unless a node is away.
@@ -30,6 +33,16 @@ pub(super) struct Swap {
     /// How long copying may take.
     joined_within: Duration,
     refused: Option<NotExchanged>,
+    /// The volumes come to this gateway, until then.
+    gathers_until: Option<Instant>,
+    /// It does not begin.
+    failed: Option<Refusal>,
+}
+
+/// True if volumes come to this gateway for an exchange.
+pub(super) fn gathers(records: &Snapshot, me: Option<Addr>) -> bool {
+    let gathering = records.gathering.as_ref();
+    gathering.is_some_and(|gathering| parse_addr(&gathering.gateway) == me)
 }
 
 impl Swap {
@@ -45,6 +58,8 @@ impl Swap {
             until: None,
             joined_within: joined_within.unwrap_or(JOINED_WITHIN),
             refused: None,
+            gathers_until: None,
+            failed: None,
         }
     }
 
@@ -55,6 +70,24 @@ impl Swap {
             exchange: Some(exchange),
             is_planned: true,
             ..Self::new(VssdId(0), VssdId(0), None)
+        }
+    }
+
+    /// Nothing is to be exchanged any more of what was gathered.
+    pub fn end_gathering() -> Self {
+        Self {
+            pair: None,
+            failed: Some(Refusal::Replaced),
+            ..Self::new(VssdId(0), VssdId(0), None)
+        }
+    }
+
+    /// The volumes that this gateway leads meanwhile. Before it is planned, the other one may still come here.
+    pub fn subjects(&self, records: &Snapshot) -> Vec<VolumeId> {
+        match self.pair {
+            _ if self.is_planned => self.volumes().to_vec(),
+            Some((first, _)) => volume_of(records, first).into_iter().collect(),
+            None => Vec::new(),
         }
     }
 
@@ -71,7 +104,11 @@ impl Swap {
             .as_ref()
             .is_some_and(|exchange| exchange.is_in(sight.records));
         if !self.is_planned {
-            return self.plan(sight).unwrap_or_else(|step| step);
+            let step = match self.failed.clone() {
+                Some(refusal) => Step::Finish(Err(refusal)),
+                None => self.plan(sight).unwrap_or_else(|step| step),
+            };
+            return self.end(sight, step);
         }
         let exchange = self.exchange.as_ref().expect("it is planned");
         let until = *self.until.get_or_insert(sight.now + self.joined_within);
@@ -88,19 +125,74 @@ impl Swap {
         self.follow(sight, began, until)
     }
 
+    /// It ends before it has begun: nothing is gathered for it any more.
+    fn end(&mut self, sight: &Sight, step: Step) -> Step {
+        let Step::Finish(Err(refusal)) = &step else {
+            return step;
+        };
+        let me = sight.leadership.and_then(Leadership::me);
+        if me.is_none() || !gathers(sight.records, me) {
+            return step;
+        }
+        self.failed = Some(refusal.clone());
+        sight.change(|next| next.gathering = None)
+    }
+
+    /// Has both volumes come to this gateway. True if they are here.
+    fn gather(&mut self, sight: &Sight, (a, b): (VssdId, VssdId)) -> Result<(), Step> {
+        let Some((leadership, me)) = sight.leadership.and_then(|known| Some((known, known.me()?))) else {
+            return Ok(());
+        };
+        let volumes = [a, b]
+            .into_iter()
+            .filter_map(|vssd| volume_of(sight.records, vssd));
+        let volumes: Vec<VolumeId> = volumes.collect();
+        let mine = gathers(sight.records, Some(me));
+        if sight.records.gathering.is_some() && !mine {
+            return Err(Step::Finish(Err(Refusal::Exchange(ExchangeError::Unfinished))));
+        }
+        if volumes.iter().all(|id| leadership.leads(*id)) {
+            return Ok(());
+        }
+        // What cannot be exchanged is not gathered.
+        let mut tried = sight.records.clone();
+        Exchange::plan(&mut tried, a, b).map_err(|error| Step::Finish(Err(Refusal::Exchange(error))))?;
+        if !mine {
+            self.gathers_until = Some(sight.now + GATHERED_WITHIN);
+            return Err(sight.change(|next| {
+                next.gathering = Some(GatheringRecord {
+                    gateway: me.to_string(),
+                    volumes: volumes.iter().map(|id| id.0).collect(),
+                });
+            }));
+        }
+        let until = *self.gathers_until.get_or_insert(sight.now + GATHERED_WITHIN);
+        Err(match sight.now >= until {
+            true => Step::Finish(Err(Refusal::ExchangeNotReady)),
+            false => Step::Wait(LATER),
+        })
+    }
+
     /// Stores what is to be made.
     fn plan(&mut self, sight: &Sight) -> Result<Step, Step> {
         let (a, b) = self.pair.expect("it has just begun");
         if !sight.is_awaited {
             return Err(Step::Finish(Err(Refusal::Replaced)));
         }
+        self.gather(sight, (a, b))?;
         let mut next = sight.records.clone();
+        next.gathering = None;
         let exchange =
             Exchange::plan(&mut next, a, b).map_err(|error| Step::Finish(Err(Refusal::Exchange(error))))?;
         let volumes = exchange.volumes().to_vec();
         self.exchange = Some(exchange);
         for id in volumes {
             let seen = sight.volume(id).ok_or(Step::Look)?;
+            // One that has just come is being opened.
+            let opens = matches!(seen.state, Some(VolumeState::Opening) | None);
+            if opens && self.gathers_until.is_some_and(|until| sight.now < until) {
+                return Err(Step::Wait(LATER));
+            }
             if seen.state != Some(VolumeState::Ready) || sight.records.is_deleting(id) {
                 return Err(Step::Finish(Err(Refusal::ExchangeNotReady)));
             }
@@ -154,6 +246,14 @@ impl Swap {
             Next::Store | Next::Over(_) => Step::Store(Box::new(next)),
         }
     }
+}
+
+/// The volume that has a replica.
+fn volume_of(records: &Snapshot, vssd: VssdId) -> Option<VolumeId> {
+    let has = |set: &SetRecord| set.replicas.iter().any(|replica| replica.vssd == vssd.0);
+    let mut volumes = records.volumes.iter();
+    let found = volumes.find(|volume| volume.sets.iter().any(has));
+    found.map(VolumeRecord::volume)
 }
 
 /// How far the sets of a volume are that exchange places.

@@ -6,7 +6,7 @@ use super::job::{LATER, Sight, Step};
 use base::event::Kind;
 use base::{Duration, Instant, VolumeId, VssdId};
 use rack::exchange::ChangeState;
-use rack::heal::{Heal, Rules};
+use rack::heal::{Charge, Heal, Rules};
 use rack::registry::{Snapshot, VolumeRecord};
 
 /// vSSDs that are nobody's are asked to be deleted this often.
@@ -33,7 +33,7 @@ impl Healing {
         }
     }
 
-    /// The volumes that have to be seen.
+    /// The volumes that have to be seen, as far as they are this gateway's.
     pub fn volumes(records: &Snapshot) -> impl Iterator<Item = VolumeId> {
         let changing = records.volumes.iter().filter(|volume| is_changing(volume));
         changing.map(VolumeRecord::volume)
@@ -55,7 +55,7 @@ impl Healing {
     }
 
     /// Next step.
-    pub fn advance(&mut self, sight: &Sight) -> Step {
+    pub fn advance(&mut self, sight: &Sight, charge: Charge) -> Step {
         let (now, records) = (sight.now, sight.records);
         if self.handed_on != Some(records.epoch) {
             self.handed_on = Some(records.epoch);
@@ -83,17 +83,17 @@ impl Healing {
             let state = seen.and_then(|seen: &VolumeView| seen.changes.get(set));
             state.copied().unwrap_or(ChangeState::Busy)
         };
-        if let Some(next) = self.heal.next(now, records, state) {
+        if let Some(next) = self.heal.next(now, records, charge, state) {
             return Step::Store(Box::new(next));
         }
-        if now >= self.discard_at {
+        if charge.rack && now >= self.discard_at {
             self.discard_at = now + DISCARD_EVERY;
             let left: Vec<_> = self.heal.discards(records).collect();
             if !left.is_empty() {
                 return Step::Call(Call::Discard(left));
             }
         }
-        let changes = Self::volumes(records).next().is_some();
+        let changes = Self::volumes(records).any(charge.leads);
         let until_asked = self.ask_at.since(now);
         Step::Wait(if changes {
             until_asked.min(LATER)

@@ -4,6 +4,7 @@
 
 use super::call::{Call, View, VolumeView};
 use super::command::{Done, Refusal};
+use super::leadership::Leadership;
 use base::{Duration, Instant, VolumeId};
 use rack::registry::Snapshot;
 
@@ -25,6 +26,8 @@ pub(super) struct Sight<'a> {
     pub view: Option<&'a View>,
     /// Somebody waits for the job's answer.
     pub is_awaited: bool,
+    /// What this gateway leads, for jobs.
+    pub leadership: Option<&'a Leadership>,
 }
 
 impl Sight<'_> {

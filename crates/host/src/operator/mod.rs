@@ -49,7 +49,7 @@ use delete::Delete;
 use exchange::Swap;
 use healing::Healing;
 use job::{Sight, Step};
-use leadership::Leadership;
+use leadership::{Leadership, control_of};
 use nodes::Nodes;
 use rack::exchange::Exchange;
 use rack::heal::Rules;
@@ -57,7 +57,7 @@ use rack::registry::{NodeRecord, RegistryError, Snapshot, parse_addr};
 use records::Records;
 use replicate::Replicate;
 use resize::Resize;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use stop::Stop;
 use uuid::Uuid;
 
@@ -94,12 +94,12 @@ pub enum Output {
     Registry(RegistryCall),
     /// Call the gateway.
     Gateway(Call),
-    /// Offer clients what these records serve, if this gateway serves; else refer them to the others.
+    /// Offer clients what these records serve: what this gateway serves here, and the rest elsewhere.
     Offer {
         /// The stored records.
         records: Box<Snapshot>,
-        /// This gateway serves.
-        serves: bool,
+        /// The volumes that this gateway serves.
+        serves: BTreeSet<VolumeId>,
     },
     /// The registry cannot be used, and is asked again: somebody should be told.
     Failed(RegistryError),
@@ -127,6 +127,8 @@ struct Job {
     /// The command that waits for it.
     command: Option<u64>,
     work: Work,
+    /// It was this gateway's to do, and has begun.
+    begun: bool,
 }
 
 impl Work {
@@ -191,6 +193,29 @@ impl Work {
         }
     }
 
+    /// The volumes that a gateway must lead to do this, as far as they are known; `None` if it must lead the rack.
+    fn subjects(&self, records: &Snapshot) -> Option<Vec<VolumeId>> {
+        let named = |name: &str| records.volume(name).map(|record| record.volume());
+        let subjects = match self {
+            Self::Create(create) => vec![create.volume()?],
+            Self::Resize(resize) => resize
+                .volume()
+                .or_else(|| named(resize.name()))
+                .into_iter()
+                .collect(),
+            Self::Delete(delete) => {
+                let name = delete.name().and_then(named);
+                delete.volume().or(name).into_iter().collect()
+            }
+            Self::Replicate(replicate) => named(replicate.name()).into_iter().collect(),
+            Self::Exchange(swap) => swap.subjects(records),
+            Self::ChangeNodes(_) => return None,
+            Self::Records | Self::Nodes(_) | Self::Stop(_) => Vec::new(),
+        };
+        let is_there = |id: &VolumeId| records.volume_of(*id).is_some();
+        Some(subjects.into_iter().filter(is_there).collect())
+    }
+
     fn wants_nodes(&self) -> bool {
         matches!(
             self,
@@ -198,7 +223,7 @@ impl Work {
         )
     }
 
-    fn advance(&mut self, sight: &Sight, leadership: &mut Leadership, healing: Option<&Healing>) -> Step {
+    fn advance(&mut self, sight: &Sight, healing: Option<&Healing>) -> Step {
         match self {
             Self::Create(create) => create.advance(sight),
             Self::Resize(resize) => resize.advance(sight),
@@ -208,7 +233,7 @@ impl Work {
             Self::ChangeNodes(nodes) => nodes.advance(sight),
             Self::Records => Step::Finish(Ok(Done::Records {
                 records: Box::new(sight.records.clone()),
-                serves: leadership.serves(),
+                serves: sight.leadership.is_some_and(Leadership::leads_rack),
                 absent: healing.map_or(Vec::new(), Healing::absent),
                 without_room: healing.map_or(Vec::new(), Healing::without_room),
             })),
@@ -216,7 +241,7 @@ impl Work {
                 Ok(nodes) => Step::Finish(Ok(Done::Nodes(nodes))),
                 Err(step) => step,
             },
-            Self::Stop(stop) => stop.advance(sight, leadership),
+            Self::Stop(_) => unreachable!("it changes who leads"),
         }
     }
 }
@@ -239,8 +264,8 @@ pub struct Operator {
     look_at: Option<Instant>,
     /// The nodes that the gateway knows.
     nodes: Vec<NodeRecord>,
-    /// Epoch of the records that were offered last, and whether this gateway served then.
-    offered: Option<(u64, bool)>,
+    /// Epoch of the records that were offered last, and what this gateway served then.
+    offered: Option<(u64, BTreeSet<VolumeId>)>,
     stops: bool,
     out: VecDeque<Output>,
 }
@@ -268,9 +293,14 @@ impl Operator {
         this
     }
 
-    /// True if its gateway serves the volumes, as far as it knows.
-    pub fn serves(&self) -> bool {
-        self.leadership.serves()
+    /// True if its gateway leads the rack, as far as it knows.
+    pub fn leads_rack(&self) -> bool {
+        self.leadership.leads_rack()
+    }
+
+    /// True if its gateway serves a volume, as far as it knows.
+    pub fn leads(&self, id: VolumeId) -> bool {
+        self.leadership.leads(id)
     }
 
     /// True when nothing is under way.
@@ -309,7 +339,11 @@ impl Operator {
             }
             busy |= work.takes_turns();
             let command = Some(id);
-            self.jobs.push(Job { command, work });
+            self.jobs.push(Job {
+                command,
+                work,
+                begun: false,
+            });
         }
         self.waiting = later;
     }
@@ -340,7 +374,11 @@ impl Operator {
         for (id, command) in core::mem::take(&mut self.waiting) {
             let work = Work::new(command, &self.config);
             let command = Some(id);
-            self.jobs.push(Job { command, work });
+            self.jobs.push(Job {
+                command,
+                work,
+                begun: false,
+            });
         }
         for at in 0..self.jobs.len() {
             if let Some(id) = self.jobs[at].command.take() {
@@ -359,6 +397,7 @@ impl Operator {
         self.records.load();
         self.tell_failure();
         while self.records.settled().is_some() && self.turn(now) {}
+        self.records.load();
         self.look();
         self.offer();
         while let Some(call) = self.records.poll() {
@@ -372,8 +411,8 @@ impl Operator {
             return self.take(now, None, call);
         }
         let records = self.records.settled().expect("no step was taken");
-        if self.leadership.is_lost(records, self.view.as_deref()) {
-            self.abandon(|| Refusal::Replaced);
+        if !self.stops && self.leadership.is_behind(records, self.view.as_deref()) {
+            self.records.refresh();
             self.view = None;
             return true;
         }
@@ -382,11 +421,19 @@ impl Operator {
             records,
             view: self.view.as_deref(),
             is_awaited: false,
+            leadership: None,
         };
+        let busy = self.jobs.iter().map(|job| &job.work);
+        let busy = busy.flat_map(|work| [work.volumes(), work.subjects(records).unwrap_or_default()]);
+        let busy: BTreeSet<VolumeId> = busy.flatten().collect();
         if !self.stops
-            && let Some(step) = self.leadership.advance(&sight)
+            && let Some(step) = self.leadership.advance(&sight, &busy)
+            && self.take(now, None, step)
         {
-            return self.take(now, None, step);
+            return true;
+        }
+        if !self.stops && self.leadership.is_undecided() {
+            return false;
         }
         if let Some(step) = self.heal(now)
             && self.take(now, None, step)
@@ -398,19 +445,24 @@ impl Operator {
         for at in 0..self.jobs.len() {
             let records = self.records.settled().expect("no step was taken");
             let job = &mut self.jobs[at];
-            if job.work.changes() && !self.leadership.serves() {
-                let step = Step::Finish(Err(elsewhere(records)));
-                return self.take(now, Some(at), step);
+            if let Some(refusal) = not_led(job, records, &self.leadership) {
+                return self.take(now, Some(at), Step::Finish(Err(refusal)));
             }
+            job.begun = true;
             let sight = Sight {
                 now,
                 records,
                 view: self.view.as_deref(),
                 is_awaited: job.command.is_some(),
+                leadership: None,
             };
-            let step = job
-                .work
-                .advance(&sight, &mut self.leadership, self.healing.as_ref());
+            let step = match &mut job.work {
+                Work::Stop(stop) => stop.advance(&sight, &mut self.leadership),
+                work => {
+                    let leadership = Some(&self.leadership);
+                    work.advance(&Sight { leadership, ..sight }, self.healing.as_ref())
+                }
+            };
             if self.take(now, Some(at), step) {
                 return true;
             }
@@ -450,7 +502,7 @@ impl Operator {
 
     /// Next step of the healing, while the gateway serves.
     fn heal(&mut self, now: Instant) -> Option<Step> {
-        if !self.leadership.serves() || self.stops {
+        if !self.leadership.leads_any() || self.stops {
             self.healing = None;
             return None;
         }
@@ -458,12 +510,18 @@ impl Operator {
         let healing = self
             .healing
             .get_or_insert_with(|| Healing::new(now, rules, records));
-        let step = healing.advance(&Sight {
+        let sight = Sight {
             now,
             records,
             view: self.view.as_deref(),
             is_awaited: false,
-        });
+            leadership: None,
+        };
+        let charge = rack::heal::Charge {
+            rack: self.leadership.leads_rack(),
+            leads: &|id| self.leadership.leads(id),
+        };
+        let step = healing.advance(&sight, charge);
         while let Some(kind) = healing.poll_told() {
             self.out.push_back(Output::Event(kind));
         }
@@ -484,6 +542,7 @@ impl Operator {
             Step::Store(mut snapshot) => {
                 self.view = None;
                 snapshot.identify(self.config.nonce);
+                self.leadership.name_new(&mut snapshot);
                 self.records.store(*snapshot);
             }
             Step::Call(call) => {
@@ -514,13 +573,12 @@ impl Operator {
 
     /// Goes on with what the records say and nobody is at: an earlier start has left it.
     fn adopt(&mut self) {
-        let adopts = self.leadership.serves() && !self.stops;
-        let Some(records) = self.records.settled().filter(|_| adopts) else {
+        let Some(records) = self.records.settled().filter(|_| !self.stops) else {
             return;
         };
         let is_at = |id: VolumeId| {
             let mut turns = self.jobs.iter().filter(|job| job.work.takes_turns());
-            turns.any(|job| job.work.volumes().contains(&id))
+            !self.leadership.leads(id) || turns.any(|job| job.work.volumes().contains(&id))
         };
         let begun = records.volumes.iter().filter(|volume| !volume.ready);
         let created = begun
@@ -537,12 +595,18 @@ impl Operator {
             .map(|id| Work::Resize(Resize::undo(id)));
         let mut found: Vec<Work> = created.chain(deleted).chain(grown).collect();
         let mut works = self.jobs.iter().map(|job| &job.work);
-        if !works.any(|work| matches!(work, Work::Exchange(_)))
-            && let Some((exchange, _)) = Exchange::resume(&mut records.clone())
-        {
-            found.push(Work::Exchange(Swap::resume(exchange)));
+        if !works.any(|work| matches!(work, Work::Exchange(_))) {
+            let own = Exchange::resume_of(records, |id| self.leadership.leads(id));
+            found.extend(own.map(|exchange| Work::Exchange(Swap::resume(exchange))));
+            if found.is_empty() && exchange::gathers(records, self.leadership.me()) {
+                found.push(Work::Exchange(Swap::end_gathering()));
+            }
         }
-        let job = |work| Job { command: None, work };
+        let job = |work| Job {
+            command: None,
+            work,
+            begun: true,
+        };
         self.jobs.extend(found.into_iter().map(job));
     }
 
@@ -576,23 +640,36 @@ impl Operator {
         let Some(records) = self.records.settled() else {
             return;
         };
-        let serves = self.leadership.serves() && !(self.stops && self.leadership.is_shared());
-        let news = (records.epoch, serves);
-        if self.leadership.is_undecided() || self.offered == Some(news) {
+        let stops = self.stops && self.leadership.is_shared();
+        let served = records.served().map(|record| record.volume());
+        let serves: BTreeSet<VolumeId> = served.filter(|id| !stops && self.leadership.leads(*id)).collect();
+        let is_news = self
+            .offered
+            .as_ref()
+            .is_none_or(|known| *known != (records.epoch, serves.clone()));
+        if self.leadership.is_undecided() || !is_news {
             return;
         }
-        self.offered = Some(news);
+        self.offered = Some((records.epoch, serves.clone()));
         let records = Box::new(records.clone());
         self.out.push_back(Output::Offer { records, serves });
     }
 }
 
-/// The refusal of a gateway that stands by.
-fn elsewhere(records: &Snapshot) -> Refusal {
-    let lead = records.lead.as_ref().map(|lead| lead.gateway.as_str());
-    let mut gateways = records.gateways.iter();
-    let known = gateways.find(|known| Some(known.addr.as_str()) == lead);
-    Refusal::Elsewhere(known.map_or("?", |known| known.control.as_str()).to_owned())
+/// The refusal of a gateway that does not lead what a job is about, or not any more.
+fn not_led(job: &Job, records: &Snapshot, leadership: &Leadership) -> Option<Refusal> {
+    if !job.work.changes() {
+        return None;
+    }
+    let volume = match job.work.subjects(records) {
+        None if leadership.leads_rack() => return None,
+        None => None,
+        Some(volumes) => Some(volumes.into_iter().find(|id| !leadership.leads(*id))?),
+    };
+    Some(match job.begun {
+        true => Refusal::Replaced,
+        false => Refusal::Elsewhere(control_of(records, volume).to_owned()),
+    })
 }
 
 impl Machine for Operator {
@@ -631,9 +708,12 @@ impl Machine for Operator {
         if self.look_at.take_if(|at| now >= *at).is_some() {
             self.view = None;
         }
-        if self.leadership.tick(now) {
-            self.records.refresh();
+        if let Some(reads) = self.leadership.tick(now) {
+            if reads {
+                self.records.refresh();
+            }
             self.view = None;
+            self.is_looking = false;
         }
         self.go_on(now);
     }

@@ -18,6 +18,11 @@ impl Replicate {
         Self { name, replicas }
     }
 
+    /// The name of the volume.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Next step.
     pub fn advance(&self, sight: &Sight) -> Step {
         if !sight.is_awaited {

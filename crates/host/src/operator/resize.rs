@@ -73,6 +73,11 @@ impl Resize {
         self.id
     }
 
+    /// The name of the volume, if somebody named it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Next step.
     pub fn advance(&mut self, sight: &Sight) -> Step {
         let record = match self.id {

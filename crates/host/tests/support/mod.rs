@@ -209,6 +209,7 @@ pub fn gateway(pool: &Pool, vssds: &[u8]) -> (Gateway, Vec<Header>) {
         durability: Default::default(),
         read_only: false,
         ready: true,
+        lead: None,
         sets: vec![SetRecord {
             pages: 8,
             channels: 1,

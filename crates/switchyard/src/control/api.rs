@@ -132,8 +132,12 @@ pub struct Volume {
     /// Name among NVMe subsystems, if the gateway serves NVMe/TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
-    /// `ready`, `degraded` (served, with fewer copies than there should be), `opening`, `deleting`, `failed` or `closed`.
+    /// `ready`, `degraded` (served, with fewer copies than there should be), `opening`, `deleting`, `failed` or `closed`
+    /// (another gateway serves it).
     pub state: String,
+    /// The gateway that serves it, where several share the rack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead: Option<Lead>,
     /// Why it is not ready, and what to do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
@@ -147,6 +151,17 @@ pub struct Volume {
     pub sets: Vec<SetPlace>,
     /// Of reads, writes and flushes, as the gateway sees them.
     pub latency: Vec<Latency>,
+}
+
+/// The gateway that serves a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lead {
+    /// IPv4 address and UDP port.
+    pub gateway: String,
+    /// Its control API.
+    pub control: String,
+    /// The session in which it serves the volume.
+    pub session: u32,
 }
 
 /// One replica set of a volume.

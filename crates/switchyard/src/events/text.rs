@@ -252,14 +252,26 @@ fn gateway(kind: &Kind) -> Option<String> {
     let lead = |why| match why {
         Lead::Superseded => "a node told of a gateway with a higher session",
         Lead::Named => "the registry names another gateway",
+        Lead::Given => "another gateway leads fewer volumes, and gets it",
     };
     Some(match *kind {
         Kind::LeadTaken { session } => {
-            format!("This gateway serves the volumes from now on, in session {session}.")
+            format!("This gateway leads from now on, in session {session}.")
         }
         Kind::LeadLeft { session, why } => {
             format!("This gateway stands by after session {session}: {}.", lead(why))
         }
+        Kind::VolumeTaken { volume, session } => {
+            format!(
+                "This gateway serves volume {} from now on, in session {session}.",
+                volume.0
+            )
+        }
+        Kind::VolumeLeft { volume, session, why } => format!(
+            "This gateway serves volume {} no more, after session {session}: {}.",
+            volume.0,
+            lead(why)
+        ),
         Kind::RequestOverdue {
             volume,
             vssd,

@@ -7,8 +7,8 @@ use super::nvme::Offer;
 use super::refusal::Refusal;
 use crate::events;
 use anyhow::Context;
-use base::Machine;
 use base::event::{Kind, RegistryTrouble, Source};
+use base::{Machine, VolumeId};
 use host::Gateway;
 use host::operator::{
     Command, Done, Input, Operator, OperatorConfig, Output, Refusal as Refused, RegistryCall, Role, carry_out,
@@ -16,11 +16,10 @@ use host::operator::{
 use rack::heal::Rules;
 use rack::registry::{Registry, RegistryError};
 use runtime::Stopped;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use uuid::Uuid;
-use wire::nvme::AnaState;
 
 type Answer = Result<Done, Refused>;
 
@@ -111,8 +110,8 @@ pub(super) struct World {
     cores: Cores,
     gateway: At,
     nvme: Offer,
-    /// Whether the gateway served when that was told last.
-    served: Option<bool>,
+    /// The volumes that the gateway served when that was told last.
+    served: Option<BTreeSet<VolumeId>>,
     /// What was said last of the registry.
     complaint: Option<String>,
 }
@@ -160,14 +159,14 @@ impl World {
                 view.map(|view| Input::Seen(Box::new(view)))
             }
             Output::Offer { records, serves } => {
-                let state = if serves {
-                    AnaState::Optimized
-                } else {
-                    AnaState::Inaccessible
-                };
-                self.nvme.follow(&records, state, &others(&records, self.role));
-                if self.served.is_some_and(|served| served != serves) {
-                    say(if serves { "serves the volumes" } else { "stands by" });
+                self.nvme.follow(&records, &serves, &others(&records, self.role));
+                if matches!(self.role, Role::Shared(_))
+                    && self.served.as_ref().is_some_and(|known| *known != serves)
+                {
+                    say(&match serves.len() {
+                        0 => "stands by".to_owned(),
+                        count => format!("serves {count} of {} volumes", records.served().count()),
+                    });
                 }
                 self.served = Some(serves);
                 None

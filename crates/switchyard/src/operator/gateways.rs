@@ -1,20 +1,24 @@
 //! Gateways that share a registry: each enters itself, has controller ids of its own, and refers NVMe/TCP hosts to the
 //! others.
 
+use crate::control::api::Lead;
 use crate::failure::Failure;
 use base::Duration;
 use host::operator::Role;
-use rack::registry::{GatewayRecord, Registry, RegistryError, Snapshot};
+use rack::registry::{GatewayRecord, Registry, RegistryError, Snapshot, VolumeRecord};
 use std::net::SocketAddr;
 
 /// Gateways of a rack: each has controller ids of its own, of which the protocol has 65,519.
 const GATEWAYS_MAX: usize = 15;
 /// Controller ids of each.
 const CNTLIDS: u16 = 4096;
-/// A lead that does not answer for this long is taken for gone. Longer than a ToR takes to start again.
-pub const SILENT_AFTER: Duration = Duration::from_secs(3);
-/// Between two looks at who leads.
+/// A gateway that does not answer for this long is taken for gone, while the nodes answer: its volumes are served elsewhere
+/// within two seconds.
+pub const SILENT_AFTER: Duration = Duration::from_secs(1);
+/// Between two looks at the records. Whoever changes them tells the others, which then look at once.
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Between two questions whether the others are there.
+pub const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Attempts to enter a registry in which others write, too.
 const TRIES: u32 = 10;
 /// After this a registry that failed is asked again.
@@ -58,6 +62,20 @@ pub fn enter(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// The gateway that leads a volume: its address for NBD clients is not known, so its control API names it.
+pub(super) fn lead_of(snapshot: &Snapshot, volume: &VolumeRecord) -> Option<Lead> {
+    let lead = snapshot.lead_of(volume)?;
+    let known = snapshot
+        .gateways
+        .iter()
+        .find(|known| known.addr == lead.gateway)?;
+    Some(Lead {
+        gateway: known.addr.clone(),
+        control: known.control.clone(),
+        session: lead.session,
+    })
 }
 
 /// The controller ids of a gateway of this number.
@@ -104,7 +122,7 @@ mod tests {
             me: base::Addr::new([10, 0, 0, 1], 10),
             silent_after: SILENT_AFTER,
             lead_looks_every: LOOK_EVERY,
-            others_look_every: LOOK_EVERY,
+            others_look_every: ASK_EVERY,
             session_min: 0,
         });
         assert_eq!(others(&snapshot, role), ["10.0.0.1:21".parse().unwrap()]);

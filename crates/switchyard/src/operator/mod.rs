@@ -15,7 +15,7 @@ mod refusal;
 mod volumes;
 
 pub use cores::At;
-pub use gateways::{LOOK_EVERY, SILENT_AFTER, cntlids, enter};
+pub use gateways::{ASK_EVERY, LOOK_EVERY, SILENT_AFTER, cntlids, enter};
 pub use nvme::Offer;
 pub use observe::{core as core_counters, stages_of};
 pub use part::{About, Part, Pieces};

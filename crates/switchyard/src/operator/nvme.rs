@@ -1,7 +1,9 @@
 //! A rack's volumes as NVMe subsystems: one per volume, changed with it.
 
+use base::VolumeId;
 use rack::registry::{Snapshot, VolumeRecord};
 use runtime::{Listen, NvmeTarget};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::nbd::Nbd;
@@ -11,7 +13,7 @@ use wire::nvme::{self, Access, AnaState, Nvme, Subsystem, Target, TargetOptions}
 #[derive(Clone, Debug, Default)]
 pub struct Offer(Option<(SocketAddr, Arc<NvmeTarget>)>);
 
-/// The ANA group of every volume: one gateway serves all of them.
+/// The ANA group of every volume: a subsystem has one volume, and its state is its own.
 const GROUP: u32 = 1;
 
 /// A volume's subsystem.
@@ -30,9 +32,14 @@ impl Offer {
         Self(address.map(|address| (address, NvmeTarget::new(Target::new(options)))))
     }
 
-    /// Offers the volumes that the registry has, in this state, and refers to other gateways; hosts are told of changes.
-    pub fn follow(&self, snapshot: &Snapshot, state: AnaState, others: &[SocketAddr]) {
+    /// Offers the volumes that the registry has: the path is optimized to those that this gateway serves, and inaccessible
+    /// to the rest. Refers to other gateways. Hosts are told of changes.
+    pub fn follow(&self, snapshot: &Snapshot, serves: &BTreeSet<VolumeId>, others: &[SocketAddr]) {
         let ready = || snapshot.served();
+        let state = |volume: VolumeId| match serves.contains(&volume) {
+            true => AnaState::Optimized,
+            false => AnaState::Inaccessible,
+        };
         let referrals: Vec<_> = others.iter().copied().map(runtime::nvme_address).collect();
         self.change(|target| {
             let offered: Vec<Subsystem> = target.subsystems().cloned().collect();
@@ -45,25 +52,16 @@ impl Offer {
                     }
                     Some(_) => Ok(()),
                 };
+                let _ = target.set_state(&old.nqn, state(old.volume));
             }
             for record in ready().filter(|record| offered.iter().all(|old| old.volume != record.volume())) {
                 let _ = target.add(Subsystem {
-                    ana_state: state,
+                    ana_state: state(record.volume()),
                     ..subsystem(snapshot, record)
                 });
             }
             if target.referrals() != referrals {
                 target.set_referrals(referrals.clone());
-            }
-        });
-        self.set_state(state);
-    }
-
-    /// How this path stands to every volume.
-    fn set_state(&self, state: AnaState) {
-        self.change(|target| {
-            if target.subsystems().any(|known| known.ana_state != state) {
-                target.set_ana_state(GROUP, state);
             }
         });
     }

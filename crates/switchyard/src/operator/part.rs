@@ -47,6 +47,7 @@ pub struct Part {
     gateway: Option<At>,
     nodes: Vec<(NodeId, At)>,
     operator: Option<Driver>,
+    is_shared: bool,
     pub(super) nvme: Offer,
     started: std::time::Instant,
 }
@@ -72,6 +73,8 @@ impl Part {
     /// Of running cores.
     pub fn new(about: About, pieces: Pieces) -> anyhow::Result<Self> {
         let cores = Cores(Arc::new(pieces.cores));
+        let role = pieces.records.as_ref().map(|(_, role)| *role);
+        let is_shared = matches!(role, Some(Role::Shared(_)));
         let operator = match (pieces.gateway, pieces.records) {
             (Some(at), Some((registry, role))) => {
                 let listening = cores.0[at.core].listening(at.host, wire::nvme::NAME);
@@ -93,6 +96,7 @@ impl Part {
             gateway: pieces.gateway,
             nodes: pieces.nodes,
             operator,
+            is_shared,
             nvme: pieces.nvme,
             started: std::time::Instant::now(),
         })
@@ -160,6 +164,11 @@ impl Part {
     /// True if a gateway runs here.
     pub fn has_gateway(&self) -> bool {
         self.gateway.is_some()
+    }
+
+    /// True if other gateways may serve the rack's volumes, too.
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Has the operator carry a command out.

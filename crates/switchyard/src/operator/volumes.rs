@@ -1,5 +1,6 @@
 //! Volumes as the control API asks for them and tells of them.
 
+use super::gateways::lead_of;
 use super::observe::Quantiles;
 use super::part::Part;
 use super::refusal::Refusal;
@@ -60,6 +61,8 @@ impl Part {
                 let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
                 ("failed", Some(problem.to_string()))
             }
+            // Nobody has it yet, or its lead is just opening it.
+            None if self.is_shared() && records.leader_of(record).is_none() => ("opening", None),
             None => ("closed", None),
         };
         let names = ["read", "write", "flush"];
@@ -76,6 +79,7 @@ impl Part {
             uri: self.uri(&record.name),
             nqn: self.nvme.nqn(record),
             state: state.to_owned(),
+            lead: lead_of(records, record).filter(|_| self.is_shared()),
             problem,
             durability: match record.durability {
                 Durability::Memory => "memory",

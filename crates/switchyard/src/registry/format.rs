@@ -134,6 +134,7 @@ mod tests {
                 control: "10.0.0.9:10800".into(),
             }],
             lead: Some(LeadRecord {
+                to: String::new(),
                 gateway: "10.0.0.9:8888".into(),
                 session: 8,
             }),
@@ -145,6 +146,7 @@ mod tests {
                 durability: Durability::Media,
                 read_only: false,
                 ready: true,
+                lead: None,
                 sets: vec![set],
             }],
             boots: [(1, 100)].into(),
@@ -163,6 +165,25 @@ mod tests {
             assert_eq!(String::from_utf8(emit(&full(identity))).unwrap(), golden);
             assert_eq!(parse(golden.as_bytes()).unwrap(), full(identity));
         }
+    }
+
+    #[test]
+    fn registries_of_several_leads_are_read_and_written() {
+        let golden = include_str!("golden/registry-1-leads.json");
+        let mut led = full(Uuid::from_u128(2));
+        let mut lead = LeadRecord {
+            session: 12,
+            ..LeadRecord::default()
+        };
+        lead.give_back(Some(base::Addr::new([10, 0, 0, 9], 8888)));
+        led.volumes[0].lead = Some(lead);
+        led.last_session = 12;
+        led.gathering = Some(rack::registry::GatheringRecord {
+            gateway: "10.0.0.9:8888".into(),
+            volumes: vec![2, 1],
+        });
+        assert_eq!(String::from_utf8(emit(&led)).unwrap(), golden);
+        assert_eq!(parse(golden.as_bytes()).unwrap(), led);
     }
 
     #[test]

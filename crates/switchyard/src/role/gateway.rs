@@ -7,7 +7,7 @@ use crate::control::server::{self, Server};
 use crate::datadir::DataDir;
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::operator::{LOOK_EVERY, Offer, Part, Pieces, Refusal, SILENT_AFTER, cntlids, enter};
+use crate::operator::{ASK_EVERY, LOOK_EVERY, Offer, Part, Pieces, Refusal, SILENT_AFTER, cntlids, enter};
 use crate::registry::{FileRegistry, Place};
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -52,8 +52,8 @@ pub struct GatewayArgs {
     /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// A registry that several gateways share: a directory, or etcd://HOST:PORT,HOST:PORT,…[/PREFIX]; one serves, the
-    /// others stand by
+    /// A registry that several gateways share: a directory, or etcd://HOST:PORT,HOST:PORT,…[/PREFIX]; each volume is
+    /// served by one of them
     #[arg(long, value_name = "DIR|URL")]
     pub registry: Option<Place>,
     /// Address for NBD clients [default: 127.0.0.1:10809]
@@ -161,13 +161,10 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
         create_demo(&part, config.demo_bytes, &says)?;
     }
     signals.serving();
-    let volumes = if serves {
-        launch::await_volumes(&part, &says, &signals)?
-    } else {
-        says.note("another gateway leads: stands by");
-        Some(part.volumes()?)
-    };
-    let Some(volumes) = volumes else {
+    if !serves {
+        says.note("another gateway leads the rack");
+    }
+    let Some(volumes) = launch::await_volumes(&part, &says, &signals)? else {
         return launch::stop_early(part, server, &says);
     };
     if says.json {
@@ -259,7 +256,7 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
             me: addr,
             silent_after: SILENT_AFTER,
             lead_looks_every: LOOK_EVERY,
-            others_look_every: LOOK_EVERY,
+            others_look_every: ASK_EVERY,
             session_min: dir.next_session()?,
         }),
     })

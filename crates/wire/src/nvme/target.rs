@@ -585,6 +585,19 @@ impl Target {
         }
     }
 
+    /// Sets how this path stands to one volume; hosts are told.
+    ///
+    /// # Errors
+    /// If there is none of that name.
+    pub fn set_state(&mut self, nqn: &str, state: AnaState) -> Result<(), TargetError> {
+        let subsystem = self.subsystem_mut(nqn)?;
+        if core::mem::replace(&mut subsystem.ana_state, state) != state {
+            self.ana_changes += 1;
+            self.notify(nqn, event::MASK_ANA);
+        }
+        Ok(())
+    }
+
     /// Sets who may connect to a volume, `None` for any. Controllers of hosts that may not any more are gone.
     ///
     /// # Errors
