@@ -35,6 +35,7 @@ pub mod files;
 mod follow;
 mod fork;
 mod grow;
+pub mod keeper;
 pub mod own;
 mod read;
 mod renewed;
