@@ -12,8 +12,8 @@ APPEND = os.O_CREAT | os.O_WRONLY | os.O_APPEND
 
 
 def ready(path):
-    with open(path, "w"):
-        pass
+    with open(path, "w") as file:
+        print("ready", file=file)
     time.sleep(60)
 
 
@@ -134,7 +134,7 @@ def background(directory, note):
     os.setsid()
     for fd in range(3):
         os.dup2(os.open(os.devnull, os.O_RDWR), fd)
-    fd = os.open(directory + "/f.log", APPEND, 0o644)
+    fd = os.open(directory + "/f.log", APPEND, 0o666)
     put(fd, b"daemon\n")
     with open(note + ".new", "w") as file:
         print(os.getpid(), file=file)

@@ -143,24 +143,38 @@ timeout 120 "${run[@]}" -- python3 "$here/run_cuts.py" many_files "$files" "" ||
 
 # bug: what a program had synced was undone. cause: its `run` had ended, or it had a network of its own, so it found nobody to ask who follows
 # the file. fix: `run` leaves a keeper behind, and has a socket with a file.
-keepers() { pgrep -f "^switchyard run-keeper .*$area" || true; }
+keepers() { pgrep -f "^switchyard run-keeper --area $area\$" || true; }
+background() { [[ -s $work/ready.pid ]] && cat "$work/ready.pid" && family "$(cat "$work/ready.pid")"; keepers; }
+at_end 'kill -9 $(background) 2>/dev/null'
+# until_there FILE
+until_there() {
+    local i
+    for (( i = 0; i < 600; i++ )); do
+        [[ ! -s $1 ]] || return 0
+        sleep 0.05
+    done
+    fail "no ${1##*/}"
+}
 for left in yes ""; do
     for helper in "" "unshare -n" "unshare -n setpriv --reuid nobody --regid nogroup --clear-groups"; do
         [[ -n $left$helper ]] || continue
-        echo "· a helper of $([[ -n $left ]] && echo "a daemon that run has left behind" || echo "a program")${helper:+, by $helper}"
+        [[ -n $left ]] && what="a daemon that run has left behind" || what="a program"
+        echo "· a helper of $what${helper:+, by $helper}"
         new_files
         rm -f "$work"/ready*
         chmod 777 "$files"
-        (umask 0; LEFT=$left HELPER=$helper "${run[@]}" -- python3 "$here/run_cuts.py" background "$files" "$work/ready") 2>>"$work/run.err" &
+        # Of the helper's user.
+        : >"$work/ready"
+        chmod 666 "$work/ready"
+        (umask 0; LEFT=$left HELPER=$helper exec "${run[@]}" -- python3 "$here/run_cuts.py" background "$files" "$work/ready") 2>>"$work/run.err" &
         program=$!
-        until [[ -s $work/ready.pid ]]; do kill -0 "$program" 2>/dev/null || fail "background ended"; sleep 0.05; done
+        until_there "$work/ready.pid"
         [[ -z $left ]] || wait "$program" || fail "run ended with $?"
         touch "$work/ready.go"
-        chmod 777 "$work"
-        until [[ -e $work/ready ]]; do sleep 0.05; done
-        chmod 711 "$work"
-        its="$(cat "$work/ready.pid") $(family "$(cat "$work/ready.pid")") $(keepers)"
+        until_there "$work/ready"
+        its=$(background)
         [[ -n $left ]] || its+=" $program $(family "$program")"
+        # The daemon has written since.
         sleep 0.3
         python3 "$here/power_cut.py" cut "$files" $its
         kill -9 $its 2>/dev/null || true

@@ -14,6 +14,7 @@
 
 use crate::files::{Broker, Desk, is_shared, restore, serve, serve_at};
 use crate::runs;
+use crate::sync::Futex;
 use crate::table::{Table, is_alive};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
@@ -22,7 +23,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Where the keeper finds what was handed over: numbers of descriptors, and the broker's text.
 const HANDED: &str = "SWITCHYARD_KEEPER";
@@ -35,7 +35,7 @@ const OF_PROGRAMS: [&str; 5] = [
     "SWITCHYARD_MATCH",
 ];
 /// Between two looks of the keeper at who lives.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY_NS: u64 = 500_000_000;
 /// A process may be between two programs without having said so: the keeper looks as often before it ends.
 const LAST_LOOKS: u32 = 3;
 /// Signals that go to all processes of a terminal or a service.
@@ -220,7 +220,7 @@ pub fn keep(area: &Path) -> io::Result<bool> {
     while looks < LAST_LOOKS {
         desks.settle_dead(&mut tried);
         looks = if desks.is_needed() { 0 } else { looks + 1 };
-        std::thread::sleep(LOOK_EVERY);
+        Futex::new().wait(0, Some(LOOK_EVERY_NS));
     }
     desks.close();
     // Nothing is lost if it fails: the next run says why.
