@@ -12,7 +12,8 @@
 //! The keeper has a session of its own, no terminal, no descriptor of the program's, and `/` as its directory. It ignores signals that a
 //! terminal or a service manager sends to all processes: the processes that ask end after it has them.
 
-use crate::files::{Broker, Desk, is_shared, restore, serve, serve_at};
+use crate::desk::Desk;
+use crate::files::{Broker, is_shared, restore, serve, serve_at};
 use crate::runs;
 use crate::sync::Futex;
 use crate::table::{Table, is_alive};

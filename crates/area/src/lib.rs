@@ -29,6 +29,8 @@ mod burst;
 mod cache;
 pub mod catalog;
 mod commit;
+mod deaf;
+pub mod desk;
 mod error;
 mod expect;
 pub mod files;

@@ -8,8 +8,9 @@
 //! A run that begins greets all that are there, after it listens. Of two that begin at once the later one to listen greets the other. So
 //! each knows the other before its programs begin, and asks nobody else.
 
+use crate::desk::Desk;
 use crate::error::AreaError;
-use crate::files::{Desk, FilesError, restore};
+use crate::files::{FilesError, restore};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{FileKey, Release, Table};
 use os::MediaOpenError;

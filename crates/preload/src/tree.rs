@@ -140,11 +140,13 @@ pub fn opened(journal: &'static Journal) {
                 let is_open = journal.opens(FileId(file)) > 0;
                 journal.give_up(FileId(file)).map(|()| is_open)
             };
-            let desert = || {
-                // A failure is kept, and told to whoever syncs next.
-                let _ = over::end(Some(journal), "`switchyard run`, or its keeper, was killed");
+            let look = || {
+                if !is_sealed() && table.is_deserted() {
+                    // A failure is kept, and told to whoever syncs next.
+                    let _ = over::end(Some(journal), "`switchyard run`, or its keeper, was killed");
+                }
             };
-            table.answer(pid, give_up, desert)
+            table.answer(pid, give_up, look)
         };
         let thread = thread::Builder::new().name("asked".into());
         if thread.spawn(answer).is_err() {

@@ -8,8 +8,8 @@
 //! A program that asks for the table gets it as an opening of its own, with a lock of flock(2). The program's memory has the opening, and so
 //! have its forked children. The lock ends with the last of them, so this process knows whether any of them lives.
 
-use super::desk::Desk;
 use super::{FilesError, restore};
+use crate::desk::Desk;
 use crate::error::AreaError;
 use crate::own;
 use crate::table::{Table, is_alive};

@@ -9,7 +9,6 @@
 //! made under the last two.
 
 mod broker;
-mod desk;
 mod error;
 mod export;
 mod identity;
@@ -23,7 +22,6 @@ mod root;
 mod shared;
 
 pub use broker::{Broker, Wish, is_shared, serve, serve_at};
-pub use desk::Desk;
 pub use error::FilesError;
 pub use export::export;
 pub use identity::prepare;

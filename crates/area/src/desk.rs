@@ -1,7 +1,7 @@
 //! Sockets at which others ask this process. A thread answers one asker after the other, until another process is to answer at the same
 //! sockets. Whoever has come meanwhile is answered by that one.
 
-use super::program::spawn_deaf;
+use crate::deaf::spawn_deaf;
 use crate::sync::{Arc, Futex, Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, ioctl_fionbio};
@@ -26,7 +26,7 @@ impl Desk {
     ///
     /// # Errors
     /// If there is no thread.
-    pub(crate) fn open(
+    pub fn open(
         name: &str,
         sockets: Vec<OwnedFd>,
         answer: impl Fn(OwnedFd) + Send + 'static,
