@@ -19,6 +19,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libswitchyard_preload.so";
@@ -29,6 +30,10 @@ const ASAN_BEHIND: &str = "verify_asan_link_order=0";
 
 /// Size of a new area, unless it is chosen.
 const AREA_SIZE: Size = Size(1 << 30);
+
+/// Processes that end with their program get so many looks before `run` takes them for processes in the background.
+const ENDING_LOOKS: u32 = 5;
+const ENDING_LOOK_EVERY: Duration = Duration::from_millis(4);
 
 /// `switchyard run`.
 #[derive(Args)]
@@ -272,7 +277,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             source,
         }
     })?;
-    let is_left = !args.nvm && desks.is_needed();
+    let is_left = !args.nvm && goes_on(&desks);
     if !args.nvm && desks.owner().is_none() {
         settle(&area);
     }
@@ -315,6 +320,17 @@ fn tell_desks(desks: &Desks) {
              files that are followed"
         );
     }
+}
+
+/// True if processes of the program go on. Those that end with it have a moment for that.
+fn goes_on(desks: &Desks) -> bool {
+    for _ in 0..ENDING_LOOKS {
+        if !desks.is_needed() {
+            return false;
+        }
+        std::thread::sleep(ENDING_LOOK_EVERY);
+    }
+    desks.is_needed()
 }
 
 /// The program has left processes in the background: another process answers them from now on.
