@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 
@@ -35,9 +36,16 @@ def answer(directory, word):
     return "yes" if is_followed(directory + "/f.log") else "no"
 
 
-def serve(directory, fd):
+def log(fd):
+    """The area has something of the file as long as there is always something to log."""
     while True:
         put(fd, b"record\n")
+        time.sleep(0.02)
+
+
+def serve(directory, fd):
+    threading.Thread(target=log, args=[fd], daemon=True).start()
+    while True:
         time.sleep(0.02)
         try:
             with open(directory + "/ask") as file:
