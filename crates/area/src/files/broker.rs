@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
-    socket_with,
+    socket_with, sockopt::socket_peercred,
 };
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -56,26 +56,35 @@ pub enum Wish {
 /// The place where a program asks.
 #[derive(Clone, Debug)]
 pub struct Broker {
-    /// The secret, and a colon and the path of the socket with a file, if there is one.
-    text: String,
+    secret: [u8; SECRET_BYTES],
+    /// Who answers.
+    user: u32,
+    /// The socket with a file, if there is one.
+    path: Option<PathBuf>,
 }
 
 impl Broker {
     /// The broker that an environment's text is about; `None` if that is none.
     pub fn parse(text: &str) -> Option<Self> {
-        let secret = text.split(':').next()?;
-        let is_sound = secret.len() == 2 * SECRET_BYTES && secret.bytes().all(|it| it.is_ascii_hexdigit());
-        is_sound.then(|| Self { text: text.into() })
+        let mut parts = text.splitn(3, ':');
+        let secret = parts.next().filter(|it| it.len() == 2 * SECRET_BYTES)?;
+        Some(Self {
+            secret: u128::from_str_radix(secret, 16).ok()?.to_be_bytes(),
+            user: parts.next()?.parse().ok()?,
+            path: parts.next().map(PathBuf::from),
+        })
     }
 
     /// The text.
-    pub fn text(&self) -> &str {
-        &self.text
+    pub fn text(&self) -> String {
+        let secret = u128::from_be_bytes(self.secret);
+        let path = self.path().map(|it| format!(":{}", it.display()));
+        format!("{secret:032x}:{}{}", self.user, path.unwrap_or_default())
     }
 
     /// The socket's file, for programs with a network of their own.
     pub fn path(&self) -> Option<&Path> {
-        self.text.split_once(':').map(|(_, path)| Path::new(path))
+        self.path.as_deref()
     }
 
     /// The socket's file is not there any more.
@@ -86,15 +95,9 @@ impl Broker {
         }
     }
 
-    fn bytes(&self) -> [u8; SECRET_BYTES] {
-        let secret = &self.text[..2 * SECRET_BYTES];
-        let value = u128::from_str_radix(secret, 16).expect("hexadecimal, and as long as that");
-        value.to_be_bytes()
-    }
-
     /// The name says which broker it is, and not the secret.
     fn name(&self) -> String {
-        format!("{:08x}", crc(&self.bytes()))
+        format!("{:08x}", short(&self.secret))
     }
 
     fn address(&self) -> io::Result<SocketAddr> {
@@ -104,11 +107,23 @@ impl Broker {
     /// `ConnectionRefused` if nobody is there.
     fn connect(&self) -> io::Result<UnixStream> {
         let by_name = UnixStream::connect_addr(&self.address()?);
-        match (by_name, self.path()) {
+        match (by_name.and_then(|it| self.checked(it)), self.path()) {
             (Err(error), Some(path)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                UnixStream::connect(path).map_err(|_| error)
+                let by_path = UnixStream::connect(path).and_then(|it| self.checked(it));
+                by_path.map_err(|_| error)
             }
             (result, _) => result,
+        }
+    }
+
+    /// Names are of a network, and where the run is not, or not any more, anybody may have its name. No stranger learns the secret, or says who
+    /// follows what.
+    fn checked(&self, stream: UnixStream) -> io::Result<UnixStream> {
+        let user = socket_peercred(&stream)?.uid;
+        let own = rustix::process::geteuid();
+        match user.is_root() || user == own || user.as_raw() == self.user {
+            true => Ok(stream),
+            false => Err(io::ErrorKind::ConnectionRefused.into()),
         }
     }
 
@@ -119,7 +134,7 @@ impl Broker {
     pub fn ask(&self, wish: Wish) -> io::Result<Option<OwnedFd>> {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
-        let mut question = self.bytes().to_vec();
+        let mut question = self.secret.to_vec();
         question.push(wish as u8);
         stream.write_all(&question)?;
         let mut code = [0; 4];
@@ -144,7 +159,7 @@ impl Broker {
 }
 
 /// FNV-1a of 32 bits.
-fn crc(bytes: &[u8]) -> u32 {
+fn short(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
@@ -156,11 +171,15 @@ fn crc(bytes: &[u8]) -> u32 {
 /// If there is no socket or thread.
 pub fn serve(area: PathBuf, table: OwnedFd, mapped: &'static Table) -> io::Result<(Broker, Desk)> {
     mapped.begin();
-    let text = format!("{:016x}{:016x}", os::seed(), os::seed());
-    let mut broker = Broker { text };
+    let (high, low) = (u128::from(os::seed()), u128::from(os::seed()));
+    let mut broker = Broker {
+        secret: (high << 64 | low).to_be_bytes(),
+        user: rustix::process::geteuid().as_raw(),
+        path: None,
+    };
     let mut sockets = vec![UnixListener::bind_addr(&broker.address()?)?.into()];
     if let Some((listener, path)) = directories().find_map(|it| listen_in(&it, &broker.name()).ok()) {
-        broker.text = format!("{}:{path}", broker.text);
+        broker.path = Some(path);
         sockets.push(listener.into());
     }
     let desk = serve_at(broker.clone(), sockets, area, table, mapped)?;
@@ -194,7 +213,7 @@ fn directories() -> impl Iterator<Item = PathBuf> {
 }
 
 /// A socket with a file in a directory of this user's, and its path.
-fn listen_in(directory: &Path, name: &str) -> io::Result<(UnixListener, String)> {
+fn listen_in(directory: &Path, name: &str) -> io::Result<(UnixListener, PathBuf)> {
     // Others find what they know the name of.
     match DirBuilder::new().mode(0o711).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -216,7 +235,6 @@ fn listen_in(directory: &Path, name: &str) -> io::Result<(UnixListener, String)>
         let _ = fs::remove_file(&hidden);
         return Err(error);
     }
-    let path = path.to_str().expect("as this function has made it").into();
     Ok((listener, path))
 }
 
@@ -267,7 +285,7 @@ fn answer(
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     let mut question = [0; QUESTION_BYTES];
     stream.read_exact(&mut question)?;
-    if question[..SECRET_BYTES] != broker.bytes() {
+    if question[..SECRET_BYTES] != broker.secret {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let wish = question[SECRET_BYTES];
@@ -352,7 +370,7 @@ mod tests {
         let (table, mapped) = table();
         let (broker, _desk) = serve("/none".into(), table, mapped).expect("a socket");
         let path = broker.path().expect("there is /tmp").to_owned();
-        let other_name = format!("{:032x}:{}", 7, path.display());
+        let other_name = format!("{:032x}:{}:{}", 7, broker.user, path.display());
         let stranger = Broker::parse(&other_name).expect("sound");
         assert!(stranger.connect().is_ok());
         assert!(stranger.ask(Wish::Table).is_err(), "the secret is another one");
@@ -367,12 +385,59 @@ mod tests {
         let place = directory.path().join("runs");
         let (first, path) = listen_in(&place, "first").expect("a socket");
         let (_second, _) = listen_in(&place, "second").expect("a socket");
-        assert!(Path::new(&path).exists(), "somebody listens");
+        assert!(path.exists(), "somebody listens");
         drop(first);
         let (_third, _) = listen_in(&place, "third").expect("a socket");
-        assert!(!Path::new(&path).exists());
+        assert!(!path.exists());
         assert!(place.join("second").exists());
         fs::set_permissions(&place, Permissions::from_mode(0o777)).expect("it is ours");
         assert!(listen_in(&place, "fourth").is_err(), "others could write there");
+    }
+    #[test]
+    fn the_text_says_the_whole_broker() {
+        let text = format!("{:032x}:1000:/run/a:b", 7);
+        assert_eq!(Broker::parse(&text).expect("sound").text(), text);
+        let text = format!("{:032x}:0", 7);
+        assert_eq!(Broker::parse(&text).expect("sound").text(), text);
+        for unsound in [
+            "",
+            "7:0",
+            "0:0:/x",
+            &format!("{:032x}", 7),
+            &format!("{:032x}:me", 7),
+        ] {
+            assert!(Broker::parse(unsound).is_none(), "{unsound}");
+        }
+    }
+
+    /// bug: in another network, or after the run, anybody could take its name, and was told the secret. fix: a program asks only root, its
+    /// own user, and the user of the run.
+    #[test]
+    fn a_stranger_with_the_name_is_not_told_the_secret() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let broker = Broker {
+            secret: u128::from(os::seed()).to_be_bytes(),
+            user: 0,
+            path: None,
+        };
+        let name = format!("switchyard-run-{}", broker.name());
+        let script = "import os, socket, sys; os.setuid(65534); it = socket.socket(socket.AF_UNIX); it.bind('\\0' + sys.argv[1]); \
+                      it.listen(); print(flush=True); it.accept()";
+        let mut stranger = std::process::Command::new("python3")
+            .args(["-c", script, &name])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("python");
+        let mut ready = [0; 1];
+        let stdout = stranger.stdout.as_mut().expect("piped");
+        stdout.read_exact(&mut ready).expect("it listens");
+        let refused = broker
+            .ask(Wish::Table)
+            .map(|_| ())
+            .expect_err("a stranger answers");
+        stranger.kill().and_then(|()| stranger.wait()).expect("ours");
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 }
