@@ -88,7 +88,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn measure(engine: &str, dir: &Path, args: &Args) -> anyhow::Result<serde_json::Value> {
-    let inserts = open(engine, dir, args.threads)?;
+    let inserts = open(engine, dir, args)?;
     let barrier = Arc::new(Barrier::new(args.threads));
     let time = Duration::from_secs_f64(args.seconds);
     let value = vec![0x5a; args.bytes];
@@ -144,14 +144,17 @@ fn key(thread: usize, count: u64) -> [u8; 16] {
 }
 
 /// The engine's way to insert, one for each thread.
-fn open(engine: &str, dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
+fn open(engine: &str, dir: &Path, args: &Args) -> anyhow::Result<Vec<Insert>> {
+    let threads = args.threads;
     match engine {
         "lmdb" => lmdb(dir, threads),
         "redb" => redb(dir, threads),
         "fjall" => fjall(dir, threads),
         "sled" => sled(dir, threads),
         "rocksdb" => rocksdb(dir, threads),
-        "sqlite" => (0..threads).map(|thread| sqlite(dir, thread)).collect(),
+        "sqlite" => (0..threads)
+            .map(|thread| sqlite(dir, thread, args.bytes))
+            .collect(),
         _ => bail!("no such engine"),
     }
 }
@@ -186,7 +189,7 @@ fn redb(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
         let database = Arc::clone(&database);
         Box::new(move |key, value| {
             let mut transaction = database.begin_write()?;
-            transaction.set_durability(redb::Durability::Immediate);
+            transaction.set_durability(redb::Durability::Immediate)?;
             transaction.open_table(TABLE)?.insert(key, value)?;
             Ok(transaction.commit()?)
         })
@@ -195,13 +198,13 @@ fn redb(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
 }
 
 fn fjall(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
-    let keyspace = fjall::Config::new(dir).open()?;
-    let partition = keyspace.open_partition("it", fjall::PartitionCreateOptions::default())?;
+    let database = fjall::Database::builder(dir).open()?;
+    let keyspace = database.keyspace("it", fjall::KeyspaceCreateOptions::default)?;
     let insert = |_| -> Insert {
-        let (keyspace, partition) = (keyspace.clone(), partition.clone());
+        let (database, keyspace) = (database.clone(), keyspace.clone());
         Box::new(move |key, value| {
-            partition.insert(key, value)?;
-            Ok(keyspace.persist(fjall::PersistMode::SyncData)?)
+            keyspace.insert(key, value)?;
+            Ok(database.persist(fjall::PersistMode::SyncData)?)
         })
     };
     Ok((0..threads).map(insert).collect())
@@ -230,15 +233,27 @@ fn sled(dir: &Path, threads: usize) -> anyhow::Result<Vec<Insert>> {
     Ok((0..threads).map(insert).collect())
 }
 
+/// The table of keys and values, in a new file. Rows lie in the order of keys, in pages so large that a row is whole in one: SQLite puts
+/// what is longer than a quarter of a page into pages of its own (https://www.sqlite.org/fileformat2.html, 1.6; withoutrowid.html).
+fn sqlite_table(file: &Path, value_bytes: usize) -> anyhow::Result<()> {
+    const KEY_AND_HEADER_BYTES: usize = 32;
+    let fits = |page: &usize| (page - 12) * 64 / 255 - 23 >= value_bytes + KEY_AND_HEADER_BYTES;
+    let page = (12..16).map(|bits| 1 << bits).find(fits).unwrap_or(1 << 16);
+    let connection = rusqlite::Connection::open(file)?;
+    connection.pragma_update(None, "page_size", page as i64)?;
+    Ok(connection.execute_batch("CREATE TABLE it (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")?)
+}
+
 /// A connection for each thread; who finds the database locked waits.
-fn sqlite(dir: &Path, thread: usize) -> anyhow::Result<Insert> {
-    let connection = rusqlite::Connection::open(dir.join("it.sqlite"))?;
+fn sqlite(dir: &Path, thread: usize, value_bytes: usize) -> anyhow::Result<Insert> {
+    let file = dir.join("it.sqlite");
+    if thread == 0 {
+        sqlite_table(&file, value_bytes)?;
+    }
+    let connection = rusqlite::Connection::open(file)?;
     connection.busy_timeout(Duration::from_secs(60))?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
-    if thread == 0 {
-        connection.execute_batch("CREATE TABLE it (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")?;
-    }
     Ok(Box::new(move |key, value| {
         let mut statement = connection.prepare_cached("INSERT INTO it VALUES (?1, ?2)")?;
         statement.execute((key, value))?;

@@ -3,12 +3,13 @@
 //! Each gets the plan's memory as its cache, as its documentation says to set it:
 //!
 //! - redb: `set_cache_size`;
-//! - fjall: `cache_size`. Its filters are in memory beside it;
+//! - fjall: `cache_size`, which has its filters and indexes, too. It is told that keys which are asked for are there;
 //! - sled: `cache_capacity`. Its table of pages is in memory beside it;
 //! - RocksDB: a block cache that holds indexes and filters, too, filters of ten bits a key, direct I/O, no compression, as the
 //!   values are random bytes;
 //! - SQLite: WAL, `synchronous=FULL`, and a share of the cache for each connection (`cache_size`). If all data fit, it maps the file
-//!   (`mmap_size`): a mapping of more than memory makes the kernel read 128 KiB for each page that is missed;
+//!   (`mmap_size`): a mapping of more than memory makes the kernel read 128 KiB for each page that is missed. Pages are so large that a row
+//!   is whole in one: 4 KiB for values of 100 bytes, 8 KiB for those of 1 KiB;
 //! - LMDB: its map, so the page cache is the cache. It reads nothing ahead (MDB_NORDAHEAD) if memory is less than the data.
 //!
 //! The page cache is bounded by the process's control group. An engine with transactions reads [`READS_OF_TRANSACTION`] times in
@@ -17,13 +18,14 @@
 use crate::drive::{self, Engine, Key, Plan, READS_OF_TRANSACTION, Session};
 use crate::rocksdb::{Database, with_jemalloc};
 use anyhow::{Context, bail};
+use redb::ReadableDatabase;
 use std::ops::Bound;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of fjall's buffer of writes, and of all of them.
-const MEMTABLE_BYTES: u32 = 16 << 20;
-const WRITE_BUFFERS_BYTES: u64 = 32 << 20;
+/// Of fjall's buffer of writes.
+const MEMTABLE_BYTES: u64 = 16 << 20;
 /// Batches of a load of redb between two that are durable.
 const DURABLE_BATCHES: u32 = 20;
 
@@ -96,12 +98,12 @@ impl Engine for Lmdb {
 
 struct LmdbSession<'a> {
     it: &'a Lmdb,
-    reading: Option<heed::RoTxn<'a>>,
+    reading: Option<heed::RoTxn<'a, heed::WithTls>>,
     reads: u32,
 }
 
 impl<'a> LmdbSession<'a> {
-    fn transaction(&mut self) -> anyhow::Result<&heed::RoTxn<'a>> {
+    fn transaction(&mut self) -> anyhow::Result<&heed::RoTxn<'a, heed::WithTls>> {
         self.reads += 1;
         if self.reading.is_none() || self.reads % READS_OF_TRANSACTION == 0 {
             self.reading = None;
@@ -210,7 +212,7 @@ impl Session for RedbSession<'_> {
         transaction.set_durability(match self.batches % DURABLE_BATCHES {
             0 => redb::Durability::Immediate,
             _ => redb::Durability::None,
-        });
+        })?;
         let mut table = transaction.open_table(TABLE)?;
         for (key, value) in entries {
             table.insert(&key[..], &value[..])?;
@@ -237,24 +239,29 @@ impl Session for RedbSession<'_> {
     fn put(&mut self, key: &Key, value: &[u8]) -> anyhow::Result<()> {
         self.reading = None;
         let mut transaction = self.it.0.begin_write()?;
-        transaction.set_durability(redb::Durability::Immediate);
+        transaction.set_durability(redb::Durability::Immediate)?;
         transaction.open_table(TABLE)?.insert(&key[..], value)?;
         Ok(transaction.commit()?)
     }
 }
 
 struct Fjall {
+    database: fjall::Database,
     keyspace: fjall::Keyspace,
-    partition: fjall::PartitionHandle,
 }
 
 impl Fjall {
     fn open(plan: &Plan) -> anyhow::Result<Self> {
-        let config = fjall::Config::new(&plan.dir).cache_size(plan.cache_bytes);
-        let keyspace = config.max_write_buffer_size(WRITE_BUFFERS_BYTES).open()?;
-        let options = fjall::PartitionCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
-        let partition = keyspace.open_partition("it", options)?;
-        Ok(Self { keyspace, partition })
+        let database = fjall::Database::builder(&plan.dir)
+            .cache_size(plan.cache_bytes)
+            .open()?;
+        let options = || {
+            fjall::KeyspaceCreateOptions::default()
+                .max_memtable_size(MEMTABLE_BYTES)
+                .expect_point_read_hits(true)
+        };
+        let keyspace = database.keyspace("it", options)?;
+        Ok(Self { database, keyspace })
     }
 }
 
@@ -264,12 +271,12 @@ impl Engine for Fjall {
     }
 
     fn settle(&self) -> anyhow::Result<()> {
-        self.keyspace.persist(fjall::PersistMode::SyncAll)?;
-        self.partition.rotate_memtable_and_wait()?;
+        self.database.persist(fjall::PersistMode::SyncAll)?;
+        self.keyspace.rotate_memtable_and_wait()?;
         // A compaction begins some time after the one before it.
         let mut quiet = 0;
         while quiet < 20 {
-            quiet = if self.keyspace.active_compactions() == 0 {
+            quiet = if self.database.active_compactions() == 0 {
                 quiet + 1
             } else {
                 0
@@ -284,31 +291,31 @@ struct FjallSession<'a>(&'a Fjall);
 
 impl Session for FjallSession<'_> {
     fn load(&mut self, entries: &[(Key, Vec<u8>)]) -> anyhow::Result<()> {
-        let mut batch = self.0.keyspace.batch();
+        let mut batch = self.0.database.batch();
         for (key, value) in entries {
-            batch.insert(&self.0.partition, &key[..], &value[..]);
+            batch.insert(&self.0.keyspace, &key[..], &value[..]);
         }
         Ok(batch.commit()?)
     }
 
     fn get(&mut self, key: &Key, found: &mut dyn FnMut(&[u8])) -> anyhow::Result<()> {
-        if let Some(value) = self.0.partition.get(key)? {
+        if let Some(value) = self.0.keyspace.get(key)? {
             found(&value);
         }
         Ok(())
     }
 
     fn range(&mut self, key: &Key, count: usize, found: &mut dyn FnMut(&[u8], &[u8])) -> anyhow::Result<()> {
-        for entry in self.0.partition.range(&key[..]..).take(count) {
-            let (key, value) = entry?;
+        for entry in self.0.keyspace.range(&key[..]..).take(count) {
+            let (key, value) = entry.into_inner()?;
             found(&key, &value);
         }
         Ok(())
     }
 
     fn put(&mut self, key: &Key, value: &[u8]) -> anyhow::Result<()> {
-        self.0.partition.insert(&key[..], value)?;
-        Ok(self.0.keyspace.persist(fjall::PersistMode::SyncData)?)
+        self.0.keyspace.insert(&key[..], value)?;
+        Ok(self.0.database.persist(fjall::PersistMode::SyncData)?)
     }
 }
 
@@ -410,14 +417,17 @@ impl Sqlite {
     fn open(plan: &Plan) -> anyhow::Result<Self> {
         let it = Self(plan.clone());
         if plan.load {
-            it.connect()?
-                .execute_batch("CREATE TABLE it (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID")?;
+            crate::sqlite_table(&it.file(), plan.bytes)?;
         }
         Ok(it)
     }
 
+    fn file(&self) -> PathBuf {
+        self.0.dir.join("it.sqlite")
+    }
+
     fn connect(&self) -> anyhow::Result<rusqlite::Connection> {
-        let connection = rusqlite::Connection::open(self.0.dir.join("it.sqlite"))?;
+        let connection = rusqlite::Connection::open(self.file())?;
         connection.busy_timeout(Duration::from_secs(60))?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", if self.0.load { "OFF" } else { "FULL" })?;

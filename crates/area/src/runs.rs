@@ -8,12 +8,13 @@
 //! A run that begins greets all that are there, after it listens. Of two that begin at once the later one to listen greets the other. So
 //! each knows the other before its programs begin, and asks nobody else.
 
+use crate::desk::Desk;
 use crate::error::AreaError;
-use crate::files::{FilesError, restore, spawn_deaf};
-use crate::sync::{AtomicU64, Futex, Ordering};
+use crate::files::{FilesError, restore};
+use crate::sync::{AtomicU64, Ordering};
 use crate::table::{FileKey, Release, Table};
 use os::MediaOpenError;
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, stat};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -34,7 +35,10 @@ const RUNS_MAX: u64 = 64;
 /// A question is one of these and the asker's slot; the longest answer is a byte and a path.
 const RELEASE: u8 = b'R';
 const GREETING: u8 = b'G';
+const WHO: u8 = b'W';
 const QUESTION_BYTES: usize = 2;
+/// The answer to who uses an area: a byte and two numbers.
+const USERS_BYTES: usize = 9;
 const ANSWER_BYTES_MAX: usize = 1 + libc::PATH_MAX as usize;
 /// The answer to a greeting is waited for so long.
 const GREETING_MAX: Duration = Duration::from_secs(1);
@@ -50,6 +54,17 @@ pub struct OtherRun {
     pub area: PathBuf,
     /// Its part in the file.
     pub had: Had,
+}
+
+/// Processes by which an area is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Users {
+    /// `switchyard run`, or the keeper that it has left behind.
+    pub run: u32,
+    /// The process of the program that has the area; 0 if there is none.
+    pub owner: u32,
+    /// It is the keeper.
+    pub is_keeper: bool,
 }
 
 /// The part of another run in a file.
@@ -76,16 +91,16 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Answers other runs about the files of this one, in a thread that ends with this process. False if there are too many runs.
+/// Answers other runs about the files of this one, in a thread that ends with this process. `None` if there are too many runs.
 ///
 /// # Errors
 /// If there is no socket or thread.
-pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
+pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<Option<Desk>> {
     let socket = socket()?;
     let mut slots = 0..RUNS_MAX;
     let slot = loop {
         let Some(slot) = slots.next() else {
-            return Ok(false);
+            return Ok(None);
         };
         match bind(&socket, &address(slot)?) {
             Ok(()) => break slot,
@@ -95,19 +110,21 @@ pub fn stand(table: &'static Table, area: PathBuf) -> io::Result<bool> {
     };
     listen(&socket, 128)?;
     table.stand(slot);
-    spawn_deaf("runs", move || {
-        loop {
-            match rustix::net::accept_with(&socket, SocketFlags::CLOEXEC) {
-                // An asker that is gone needs no answer.
-                Ok(asker) => drop(answer(&asker, table, &area)),
-                // As when there is no descriptor left.
-                Err(_) => Futex::new().wait(0, Some(SILENCE_MAX.as_nanos() as u64)),
-            }
-        }
-    })?;
+    let desk = stand_at(socket, table, area)?;
     // Of two runs that begin at once each answers while it greets.
     greet_all(table, slot);
-    Ok(true)
+    Ok(Some(desk))
+}
+
+/// The same at the socket of a process that has ended.
+///
+/// # Errors
+/// If there is no thread.
+pub fn stand_at(socket: OwnedFd, table: &'static Table, area: PathBuf) -> io::Result<Desk> {
+    Desk::open("runs", vec![socket], move |asker| {
+        // An asker that is gone needs no answer.
+        let _ = answer(&asker, table, &area);
+    })
 }
 
 /// Greets all runs that are there.
@@ -152,6 +169,9 @@ fn answer(asker: &OwnedFd, table: &Table, area: &Path) -> io::Result<()> {
         rustix::net::send(asker, &[0], SendFlags::NOSIGNAL)?;
         return Ok(());
     }
+    if let Some(shown) = file.as_ref().filter(|_| question[0] == WHO) {
+        return tell_users(asker, table, is_at(shown.as_fd(), area));
+    }
     let file = file.filter(|file| question[0] == RELEASE && may_write(file));
     let key = file.and_then(|file| FileKey::of(file.as_raw_fd()));
     let key = key.ok_or(io::ErrorKind::PermissionDenied)?;
@@ -164,6 +184,45 @@ fn answer(asker: &OwnedFd, table: &Table, area: &Path) -> io::Result<()> {
     let bytes = [&[code], area.as_os_str().as_bytes()].concat();
     rustix::net::send(asker, &bytes, SendFlags::NOSIGNAL)?;
     Ok(())
+}
+
+/// The answer to who uses the area that was shown. It is empty if that is another one.
+fn tell_users(asker: &OwnedFd, table: &Table, is_own: bool) -> io::Result<()> {
+    let owner = table.owner();
+    let numbers = [std::process::id().to_le_bytes(), owner.to_le_bytes()].concat();
+    let answer = [&[u8::from(table.is_kept())], &numbers[..]].concat();
+    let bytes = if is_own { &answer[..] } else { &[] };
+    rustix::net::send(asker, bytes, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// True if the descriptor's file, or device, is at the path.
+fn is_at(file: BorrowedFd<'_>, path: &Path) -> bool {
+    let place = |it: rustix::fs::Stat| match FileType::from_raw_mode(it.st_mode) {
+        FileType::BlockDevice => (it.st_rdev, 0),
+        _ => (it.st_dev, it.st_ino),
+    };
+    let both = fstat(file).and_then(|file| Ok((file, stat(path)?)));
+    both.is_ok_and(|(file, found)| place(file) == place(found))
+}
+
+/// The processes of the run that has the area; `None` if nobody says so.
+pub fn users(area: &Path) -> Option<Users> {
+    let shown = std::fs::File::open(area).ok()?;
+    let mut unused = None;
+    let ask = |socket: OwnedFd| -> io::Result<Option<Users>> {
+        set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_MAX))?;
+        show(&socket, WHO, shown.as_fd())?;
+        let mut answer = [0; USERS_BYTES];
+        let (bytes, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+        let number = |at: usize| u32::from_le_bytes(answer[at..at + 4].try_into().expect("four bytes"));
+        Ok((bytes == USERS_BYTES).then(|| Users {
+            run: number(1),
+            owner: number(5),
+            is_keeper: answer[0] != 0,
+        }))
+    };
+    (0..RUNS_MAX).find_map(|slot| ask(connected(slot, &mut unused).ok()?).ok().flatten())
 }
 
 /// Has the file given up. Data that a dead owner has of the file go there first.
@@ -228,18 +287,20 @@ fn connected(slot: u64, unused: &mut Option<OwnedFd>) -> rustix::io::Result<Owne
     }
 }
 
-fn ask(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<Option<OtherRun>> {
-    set_socket_timeout(socket, Timeout::Recv, Some(ANSWER_MAX))?;
-    let handed = [file.as_fd()];
+/// Asks a question about a descriptor's file.
+fn show(socket: &OwnedFd, question: u8, file: BorrowedFd<'_>) -> io::Result<()> {
+    let handed = [file];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut parts = SendAncillaryBuffer::new(&mut space);
     parts.push(SendAncillaryMessage::ScmRights(&handed));
-    sendmsg(
-        socket,
-        &[IoSlice::new(&[RELEASE, 0])],
-        &mut parts,
-        SendFlags::NOSIGNAL,
-    )?;
+    let bytes = [question, 0];
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut parts, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn ask(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<Option<OtherRun>> {
+    set_socket_timeout(socket, Timeout::Recv, Some(ANSWER_MAX))?;
+    show(socket, RELEASE, file)?;
     let mut answer = vec![0; ANSWER_BYTES_MAX];
     let (bytes, _) = recv(socket, &mut answer[..], RecvFlags::empty())?;
     let had = match answer[..bytes].first() {
@@ -259,9 +320,13 @@ mod tests {
     #[test]
     fn runs_find_each_other_whichever_was_first() {
         let [first, second] = [(); 2].map(|()| Table::map(None).expect("memory"));
-        assert!(stand(first, "/first.area".into()).expect("a socket"));
+        let _first = stand(first, "/first.area".into())
+            .expect("a socket")
+            .expect("room");
         let before = first.others();
-        assert!(stand(second, "/second.area".into()).expect("a socket"));
+        let _second = stand(second, "/second.area".into())
+            .expect("a socket")
+            .expect("room");
         assert_ne!(first.others() & !before, 0, "it was greeted");
         let file = tempfile::tempfile().expect("a file");
         let key = FileKey::of(file.as_raw_fd()).expect("regular");
@@ -270,7 +335,7 @@ mod tests {
         let pid = std::process::id();
         assert!(first.follow(pid, key, 7, |_| true, |_| true));
         std::thread::Builder::new()
-            .spawn(move || first.answer(pid, |_| Ok(true)))
+            .spawn(move || first.answer(pid, |_| Ok(true), || {}))
             .expect("a thread");
         for had in [Had::Followed, Had::Wrote] {
             let area = "/first.area".into();
@@ -296,7 +361,11 @@ mod tests {
                     let barrier = &barrier;
                     scope.spawn(move || {
                         barrier.wait();
-                        assert!(stand(table, format!("/{nth}.area").into()).expect("a socket"));
+                        assert!(
+                            stand(table, format!("/{nth}.area").into())
+                                .expect("a socket")
+                                .is_some()
+                        );
                     });
                 }
             });

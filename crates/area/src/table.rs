@@ -28,6 +28,8 @@ use std::ptr;
 const PLACES: usize = 1024;
 /// Processes that have files open for writing, at once. If there are more, nothing more is followed.
 const WRITERS: usize = 256;
+/// Processes that are about to become other programs, at once. Of more the run may not know that they live.
+const STARTS: usize = 64;
 /// Between two looks whether the owner lives.
 const LOOK_EVERY_NS: u64 = 50_000_000;
 /// An owner that does not answer for so long is stuck: the change fails.
@@ -120,6 +122,12 @@ pub struct Table {
     crowded: AtomicU64,
     /// Processes that have, or have had, files open for writing: a file may be open there by a name that is not chosen. 0: none.
     writers: [AtomicU64; WRITERS],
+    /// The process that the others ask: `run`, or its keeper; 0: not known.
+    desk: AtomicU64,
+    /// Not 0 once a keeper has taken the run's place.
+    kept: AtomicU64,
+    /// Processes that are about to become other programs, and do not have the table meanwhile. 0: none.
+    starts: [AtomicU64; STARTS],
     places: [Place; PLACES],
 }
 
@@ -240,6 +248,56 @@ impl Table {
         }
     }
 
+    /// This process is about to become another program.
+    pub fn starts(&self, pid: u32) {
+        let pid = u64::from(pid);
+        let take = |is_free: fn(u64) -> bool| {
+            self.starts.iter().any(|it| {
+                let before = it.load(Ordering::SeqCst);
+                let taken = || it.compare_exchange(before, pid, Ordering::SeqCst, Ordering::SeqCst);
+                before == pid || (is_free(before) && taken().is_ok())
+            })
+        };
+        let _ = take(|it| it == 0) || take(|it| !is_alive(it as u32));
+    }
+
+    /// It is the other program now, and has the table.
+    pub fn started(&self, pid: u32) {
+        for it in &self.starts {
+            let _ = it.compare_exchange(u64::from(pid), 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// True if a process lives that is about to become another program, or has become one that does not know the table.
+    pub fn has_starts(&self) -> bool {
+        let mut all = self.starts.iter().map(|it| it.load(Ordering::SeqCst) as u32);
+        all.any(|it| it != 0 && is_alive(it))
+    }
+
+    /// Processes ask this one from now on.
+    pub fn ask_at(&self, pid: u32) {
+        self.desk.store(u64::from(pid), Ordering::SeqCst);
+    }
+
+    /// True if the process that others ask was killed. Programs that start from now on cannot know what is followed. The look takes no
+    /// descriptor, as the program could get another number for its own meanwhile.
+    pub fn is_deserted(&self) -> bool {
+        let desk = self.desk.load(Ordering::SeqCst) as libc::pid_t;
+        // SAFETY: no memory is involved, and no signal is sent.
+        let is_missing = || unsafe { libc::kill(desk, 0) } != 0;
+        desk != 0 && is_missing() && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    }
+
+    /// A keeper has taken the place of the run.
+    pub fn keep(&self) {
+        self.kept.store(1, Ordering::Relaxed);
+    }
+
+    /// True if one has.
+    pub fn is_kept(&self) -> bool {
+        self.kept.load(Ordering::Relaxed) != 0
+    }
+
     /// Processes other than `pid` that may have files open for writing.
     pub fn writers(&self, pid: u32) -> impl Iterator<Item = u32> {
         let all = self.writers.iter().map(|it| it.load(Ordering::SeqCst) as u32);
@@ -353,8 +411,9 @@ impl Table {
         self.followed.load(Ordering::Relaxed)
     }
 
-    /// The owner's thread: gives up what others ask for, for ever. `give_up` says whether the program has the file open.
-    pub fn answer(&self, pid: u32, give_up: impl Fn(u64) -> io::Result<bool>) -> ! {
+    /// The owner's thread: gives up what others ask for, for ever. `give_up` says whether the program has the file open. `look` is
+    /// called once a second at least.
+    pub fn answer(&self, pid: u32, give_up: impl Fn(u64) -> io::Result<bool>, look: impl Fn()) -> ! {
         loop {
             let questions = self.questions.load();
             for place in &self.places {
@@ -370,6 +429,7 @@ impl Table {
                     (_, Err(_)) => {}
                 }
             }
+            look();
             self.questions.wait(questions, LOOK_EVERY_NS * 20);
         }
     }
@@ -504,13 +564,14 @@ mod tests {
             let ask = scope.spawn(|| table.ask(own + 1, KEY, false, is_alive));
             std::thread::Builder::new()
                 .spawn(move || {
-                    table.answer(own, |file| {
+                    let give_up = |file| {
                         if file == 7 {
                             Ok(true)
                         } else {
                             Err(io::ErrorKind::Other.into())
                         }
-                    })
+                    };
+                    table.answer(own, give_up, || {})
                 })
                 .expect("a thread");
             assert_eq!(ask.join().expect("no panic"), Answer::Free);
@@ -531,10 +592,11 @@ mod tests {
         assert!(table.follow(own, KEY, 7, |_| true, |_| true));
         assert!(table.follows(own, KEY, 8));
         let answer = move || {
-            table.answer(own, |file| match file {
+            let give_up = |file| match file {
                 8 => Ok(true),
                 _ => Err(io::ErrorKind::Other.into()),
-            })
+            };
+            table.answer(own, give_up, || {})
         };
         std::thread::Builder::new().spawn(answer).expect("a thread");
         assert_eq!(table.ask(own + 1, KEY, false, is_alive), Answer::Free);
@@ -553,7 +615,7 @@ mod tests {
             table.follow(own, KEY, 7, |_| true, |_| true) && table.follow(own, other, 8, |_| true, |_| true)
         );
         assert!(table.follows(own, KEY, 7));
-        let answer = move || table.answer(own, |file| Ok(file == 7));
+        let answer = move || table.answer(own, |file| Ok(file == 7), || {});
         std::thread::Builder::new().spawn(answer).expect("a thread");
         assert_eq!(table.release(KEY, limit), Release::Given, "it is open here");
         assert_eq!(table.release(KEY, limit), Release::Foreign);
@@ -590,6 +652,37 @@ mod tests {
         assert!(table.follow(own, of(3 * PLACES as u64), 7, |_| true, written));
         assert!(!table.follow(own, of(5), 8, |_| true, written), "it is written");
         assert!(table.follow(own, of(6), 9, |_| true, written));
+    }
+
+    /// bug: after `run` was killed, nobody told a new program what a daemon follows. fix: the owner sees it, and gives everything up.
+    #[test]
+    fn it_is_seen_that_nobody_can_be_asked() {
+        let table = Table::map(None).expect("memory");
+        assert!(!table.is_deserted(), "nobody was there");
+        table.ask_at(std::process::id());
+        assert!(!table.is_deserted());
+        // Nobody has this number.
+        table.ask_at(u32::MAX / 2);
+        assert!(table.is_deserted());
+    }
+
+    #[test]
+    fn a_process_between_two_programs_is_known() {
+        let table = Table::map(None).expect("memory");
+        let own = std::process::id();
+        // Nobody has this number.
+        table.starts(u32::MAX / 2);
+        assert!(!table.has_starts());
+        table.starts(own);
+        table.starts(own);
+        assert!(table.has_starts());
+        table.started(own);
+        assert!(!table.has_starts());
+        for it in &table.starts {
+            it.store(u64::from(u32::MAX / 2), Ordering::SeqCst);
+        }
+        table.starts(own);
+        assert!(table.has_starts(), "it takes the place of a dead one");
     }
 
     #[test]

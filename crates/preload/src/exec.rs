@@ -1,7 +1,7 @@
 //! Other programs in the place of this one: they may not have the library, and they may have the descriptors. So the area has nothing of
 //! any file before.
 
-use crate::{inside, present, real};
+use crate::{inside, present, real, tree};
 use libc::{c_char, c_int, c_void};
 
 /// A failure is kept in the area, and `switchyard run` settles it at the end.
@@ -9,6 +9,7 @@ fn settle() {
     if let Some(journal) = present() {
         let _ = inside(|| journal.settle_all());
     }
+    tree::starts();
 }
 
 macro_rules! replaces {

@@ -4,7 +4,7 @@ use crate::state::{
     FOLLOWED, IS_INSIDE, IS_PASSIVE, JOURNAL, Settings, inside, is_owner, is_sealed, place, present, settings,
 };
 use crate::tell::{self, tell};
-use crate::{forks, real};
+use crate::{forks, over, real};
 use area::AreaError;
 use area::MediaOpenError;
 use area::files::{Broker, FileId, FilesError, Journal, Source, Wish, prepare, restore};
@@ -38,7 +38,7 @@ fn table() -> Option<&'static Table> {
         settings()?;
         match broker()?.ask(Wish::Table) {
             Ok(Some(file)) => Table::map(Some(file.into())).ok(),
-            // The run is over: a program that it has left behind is the only one of it.
+            // The run and its keeper were killed, or this process reaches neither.
             _ => Table::map(None).ok(),
         }
     };
@@ -136,10 +136,17 @@ pub fn opened(journal: &'static Journal) {
         let pid = std::process::id();
         let answer = move || {
             IS_INSIDE.set(true);
-            table.answer(pid, |file| {
+            let give_up = |file| {
                 let is_open = journal.opens(FileId(file)) > 0;
                 journal.give_up(FileId(file)).map(|()| is_open)
-            })
+            };
+            let look = || {
+                if !is_sealed() && table.is_deserted() {
+                    // A failure is kept, and told to whoever syncs next.
+                    let _ = over::end(Some(journal), "`switchyard run`, or its keeper, was killed");
+                }
+            };
+            table.answer(pid, give_up, look)
         };
         let thread = thread::Builder::new().name("asked".into());
         if thread.spawn(answer).is_err() {
@@ -161,8 +168,8 @@ pub fn follow(journal: &Journal, fd: c_int, file: FileId) -> bool {
     }
     let written = |key| table.writers(pid).any(|it| is_written_by(it, key));
     let follows = table.follow(pid, key, file.0, |file| journal.is_known(FileId(file)), written);
-    // A process of this run may have it open by a name that is not chosen.
-    if others_write(table, fd, follows) || written(key) {
+    // A process of this run may have it open by a name that is not chosen. Other runs give it up in any case.
+    if others_write(table, fd, follows) || (follows && written(key)) {
         table.leave(pid, key);
         return false;
     }
@@ -322,6 +329,16 @@ extern "C" fn forked() {
     }
 }
 
+/// This process is about to become another program. If that fails, nothing has changed: this process still has the table.
+pub fn starts() {
+    if IS_INSIDE.get() || is_sealed() {
+        return;
+    }
+    if let Some(table) = table().filter(|it| !is_stranger(it)) {
+        inside(|| table.starts(std::process::id()));
+    }
+}
+
 /// This process has opened a file for writing, and does not own the area.
 pub fn change_opened(fd: c_int, is_chosen: bool) -> io::Result<()> {
     let Some(key) = key_of(fd) else {
@@ -359,6 +376,9 @@ extern "C" fn at_start() {
         return;
     };
     let own = number(table);
+    if own != 0 {
+        table.started(own);
+    }
     if own != 0 && table.owner() == own {
         // A failure is told; the next change asks again.
         let _ = inside(|| bury(table, own));

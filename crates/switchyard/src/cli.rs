@@ -7,7 +7,7 @@ use crate::nodes::NodeCommand;
 use crate::profile::ProfileArgs;
 use crate::records::RecordsArgs;
 use crate::role::{gateway, node, tor, up};
-use crate::run::{ExportArgs, RunArgs};
+use crate::run::{ExportArgs, KeeperArgs, RunArgs};
 use crate::serve::ServeArgs;
 use crate::sim::SimArgs;
 use crate::status::StatusArgs;
@@ -80,6 +80,9 @@ enum Command {
     Areas(AreasArgs),
     /// Run a program and make its synced files durable through a storage area
     Run(RunArgs),
+    /// Answer processes that have gone into the background, in the place of a `run` that has ended
+    #[command(hide = true)]
+    RunKeeper(KeeperArgs),
     /// Bring the files of `run` up to date, or copy them
     Export(ExportArgs),
 }
@@ -118,6 +121,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Store(args) => store::run(&args),
         Command::Areas(args) => areas::run(args),
         Command::Run(args) => run::run(&args),
+        Command::RunKeeper(args) => run::keeper(&args),
         Command::Export(args) => run::export(&args),
     }
 }

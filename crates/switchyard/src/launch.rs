@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A rack that is still opening volumes says so this often.
 const STILL_EVERY: Duration = Duration::from_secs(5);
+/// A start no longer waits for volumes whose nodes are silent for so long.
+const NODES_LATE_AFTER: Duration = Duration::from_secs(15);
 
 /// How much is told: with `--json`, standard output carries one line for scripts, and notes go to standard error.
 #[derive(Clone, Copy, Debug)]
@@ -230,25 +232,37 @@ pub fn print_recovery(part: &Part, says: &Says) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until every volume is ready or failed; failed ones are told. `None`: a signal ended the wait.
+/// Waits until every volume is ready or failed, but not for ever: one whose nodes stay away keeps the others from no client.
+/// Those that are neither are told. `None`: a signal ended the wait.
 pub fn await_volumes(
     part: &Part,
     says: &Says,
     signals: &Signals,
 ) -> anyhow::Result<Option<Vec<api::Volume>>> {
+    let give_up = Instant::now() + NODES_LATE_AFTER;
     let mut still = Instant::now() + STILL_EVERY;
     loop {
         let volumes = part.volumes()?;
-        let opening = volumes.iter().filter(|volume| volume.state == "opening").count();
-        if opening == 0 {
+        let opening: Vec<_> = volumes
+            .iter()
+            .filter(|volume| volume.state == "opening")
+            .collect();
+        let now = Instant::now();
+        if opening.is_empty() || now >= give_up {
             for problem in volumes.iter().filter_map(|volume| volume.problem.as_ref()) {
                 says.note(problem);
             }
+            for volume in opening {
+                says.note(&format!(
+                    "volume `{}` is not served: its nodes do not answer, and it opens when they do",
+                    volume.name
+                ));
+            }
             return Ok(Some(volumes));
         }
-        if Instant::now() >= still {
-            says.note(&format!("{opening} volumes wait for their nodes"));
-            still = Instant::now() + STILL_EVERY;
+        if now >= still {
+            says.note(&format!("{} volumes wait for their nodes", opening.len()));
+            still = now + STILL_EVERY;
         }
         if signals.wait(Duration::from_millis(5))? {
             return Ok(None);

@@ -7,20 +7,19 @@ use crate::size::Size;
 use anyhow::{Context, anyhow, bail, ensure};
 use area::files::{
     DEFAULT_PATTERNS, FilesError, Recovered, end_as, export as export_copies, forget, restore, run_to_end,
-    serve,
 };
-use area::runs::stand;
-use area::table::Table;
+use area::keeper::{Desks, keep};
+use area::runs::{Users, users};
 use area::{AreaError, OpenError, is_volatile};
 use base::limits::PAGE_BYTES;
 use clap::Args;
 use runtime::MediaOpenError;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libswitchyard_preload.so";
@@ -31,6 +30,10 @@ const ASAN_BEHIND: &str = "verify_asan_link_order=0";
 
 /// Size of a new area, unless it is chosen.
 const AREA_SIZE: Size = Size(1 << 30);
+
+/// Processes that end with their program get so many looks before `run` takes them for processes in the background.
+const ENDING_LOOKS: u32 = 5;
+const ENDING_LOOK_EVERY: Duration = Duration::from_millis(4);
 
 /// `switchyard run`.
 #[derive(Args)]
@@ -80,6 +83,14 @@ pub struct ExportArgs {
     /// Forget what the area has of this file, which stays as it is; repeat it for several
     #[arg(long, value_name = "FILE", conflicts_with = "directory")]
     pub forget: Vec<PathBuf>,
+}
+
+/// The process that `run` leaves behind.
+#[derive(Args)]
+pub struct KeeperArgs {
+    /// The area of the run
+    #[arg(long, value_name = "FILE")]
+    area: PathBuf,
 }
 
 /// Refuses an area that would lose what was synced, or end the program, before anything is made or opened.
@@ -140,17 +151,43 @@ fn is_damage(error: &AreaError) -> bool {
     }
 }
 
+/// What keeps others out of an area, and what to do.
+fn in_use(area: &Path, users: Option<Users>) -> String {
+    let copies = "(`switchyard export AREA DIR` makes copies of its files now)";
+    let area = area.display();
+    let Some(Users {
+        run,
+        owner,
+        is_keeper,
+    }) = users
+    else {
+        return format!("the area {area} is in use by a running program: wait for its end {copies}");
+    };
+    let name = std::fs::read_to_string(format!("/proc/{owner}/comm")).unwrap_or_default();
+    let program = match name.trim() {
+        "" => format!("process {owner}"),
+        name => format!("process {owner} ({name})"),
+    };
+    match is_keeper {
+        false => format!(
+            "the area {area} is in use by {program} of the `switchyard run` with number {run}: wait for its end {copies}"
+        ),
+        true => format!(
+            "the area {area} is in use by {program}, which a `switchyard run` has left in the background: end that program. The keeper \
+             of the run, process {run}, settles the area then, and ends by itself {copies}"
+        ),
+    }
+}
+
 fn judged(area: &Path, error: FilesError) -> anyhow::Error {
     match error {
         FilesError::Area(error) if is_damage(&error) => anyhow!(
             "{0}: {error}: `switchyard store repair {0}` says what can be kept",
             area.display()
         ),
-        FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => Failure::InUse(format!(
-            "the area {} is in use by a running program: wait for its end (`switchyard export AREA DIR` makes copies of its files now)",
-            path.display()
-        ))
-        .into(),
+        FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => {
+            Failure::InUse(in_use(&path, users(area))).into()
+        }
         // Of a medium's errors some name it.
         error if error.to_string().contains(&*area.to_string_lossy()) => error.into(),
         error => anyhow::Error::from(error).context(area.display().to_string()),
@@ -229,25 +266,27 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if !args.quiet {
         tell_start(&patterns, &area, obstacle.as_deref());
     }
-    let table = table()?;
-    let followed = Table::map(Some(table.try_clone().context("a descriptor")?.into())).context("memory")?;
-    if !stand(followed, area.clone()).context("other runs would not find this one")? {
-        eprintln!(
-            "switchyard: too many runs at once: a file that this run and another one write is not noticed"
-        );
-    }
-    let broker =
-        serve(area.clone(), table, followed).context("the program would have nobody to ask for its area")?;
-    command.env("SWITCHYARD_BROKER", broker.text());
+    let desks = Desks::open(&area).context("the program would have nobody to ask for its area")?;
+    tell_desks(&desks);
+    command.env("SWITCHYARD_BROKER", desks.broker().text());
     let status = run_to_end(&mut command);
-    let status = status.map_err(|source| Failure::NotStarted {
-        program: args.program[0].clone(),
-        source,
+    let status = status.map_err(|source| {
+        desks.close();
+        Failure::NotStarted {
+            program: args.program[0].clone(),
+            source,
+        }
     })?;
-    if !args.nvm {
+    let is_left = !args.nvm && goes_on(&desks);
+    if !args.nvm && desks.owner().is_none() {
         settle(&area);
     }
-    if !args.quiet && obstacle.is_none() && followed.count() == 0 {
+    if is_left {
+        leave(&desks, &area, args.quiet);
+    } else {
+        desks.close();
+    }
+    if !args.quiet && !is_left && obstacle.is_none() && desks.followed() == 0 {
         let names = patterns.replace('\n', ", ");
         eprintln!("switchyard: nothing was followed: no file that was opened for writing is called {names}");
     }
@@ -268,14 +307,62 @@ fn tell_start(patterns: &str, area: &Path, obstacle: Option<&str>) {
     }
 }
 
-/// The memory by which the processes of this run tell each other which files they follow.
-fn table() -> anyhow::Result<OwnedFd> {
-    let make = || {
-        let table = memfd_create("switchyard run", MemfdFlags::CLOEXEC)?;
-        ftruncate(&table, Table::BYTES)?;
-        Ok::<_, rustix::io::Errno>(table)
-    };
-    make().context("the system refuses shared memory")
+/// Who will not find this run.
+fn tell_desks(desks: &Desks) {
+    if !desks.is_found() {
+        eprintln!(
+            "switchyard: too many runs at once: a file that this run and another one write is not noticed"
+        );
+    }
+    if desks.broker().path().is_none() {
+        eprintln!(
+            "switchyard: neither /run nor /tmp has room for a socket: programs with a network of their own (`unshare -n`) must not write \
+             files that are followed"
+        );
+    }
+}
+
+/// True if processes of the program go on. Those that end with it have a moment for that.
+fn goes_on(desks: &Desks) -> bool {
+    for _ in 0..ENDING_LOOKS {
+        if !desks.is_needed() {
+            return false;
+        }
+        std::thread::sleep(ENDING_LOOK_EVERY);
+    }
+    desks.is_needed()
+}
+
+/// The program has left processes in the background: another process answers them from now on.
+fn leave(desks: &Desks, area: &Path, is_quiet: bool) {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("switchyard")
+        .arg("run-keeper")
+        .arg("--area")
+        .arg(area);
+    match desks.hand_over(&mut command) {
+        Ok(keeper) if !is_quiet => eprintln!(
+            "switchyard: processes of the program go on in the background: the keeper, process {keeper}, settles the area when they have ended"
+        ),
+        Ok(_) => {}
+        Err(error) => {
+            desks.close();
+            eprintln!(
+                "switchyard: no keeper for the processes in the background ({error}): programs that they start must not write files that \
+                 they follow"
+            );
+        }
+    }
+}
+
+/// The keeper, in the place of a run that has ended.
+pub fn keeper(args: &KeeperArgs) -> anyhow::Result<()> {
+    ensure!(
+        keep(&args.area).context("the keeper of a run")?,
+        Failure::Usage("`switchyard run` starts this process when it is needed".into())
+    );
+    Ok(())
 }
 
 /// The program has ended: the kernel has all of its files, and the area shall have nothing.

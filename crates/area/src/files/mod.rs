@@ -21,13 +21,12 @@ mod rights;
 mod root;
 mod shared;
 
-pub use broker::{Broker, Wish, serve};
+pub use broker::{Broker, Wish, is_shared, serve, serve_at};
 pub use error::FilesError;
 pub use export::export;
 pub use identity::prepare;
 pub use os::is_kept;
 pub use pattern::{DEFAULT_PATTERNS, matches};
-pub(crate) use program::spawn_deaf;
 pub use program::{end_as, run_to_end};
 pub use recover::{Recovered, forget, restore};
 pub use root::{change_root, forked, whole};

@@ -1,6 +1,7 @@
 //! The program of `switchyard run`: a child whose signals and end are those of its parent, so that the parent can settle the
 //! area when the program has ended, however that was.
 
+use crate::deaf::block_signals;
 use base::sync::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
@@ -190,30 +191,6 @@ pub fn run_to_end(command: &mut Command) -> io::Result<ExitStatus> {
     }
 }
 
-/// Begins a thread of this process that no signal ever reaches, not even before its first step. A SIGCHLD that some thread does not block
-/// may go there. Its default is to be ignored, so [`run_to_end`] would wait for ever.
-///
-/// # Errors
-/// The system refuses a thread.
-pub(crate) fn spawn_deaf(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let (_, before) = block_signals();
-    let spawned = std::thread::Builder::new().name(name.into()).spawn(work);
-    // SAFETY: `before` is a set.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, ptr::null_mut()) };
-    spawned.map(drop)
-}
-
-/// Blocks all signals: the set of all, and those that were blocked before.
-fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
-    // SAFETY: zeros are valid sets, which the calls fill.
-    unsafe {
-        let (mut all, mut before) = (mem::zeroed(), mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        (all, before)
-    }
-}
-
 /// How the child ended, if it has. If the terminal stopped it, this process stops, too: the shell waits for that, and continues both.
 /// A process that stops the child by its number continues the child by its number, and would leave this process stopped.
 fn changed(child: libc::pid_t) -> Option<ExitStatus> {
@@ -291,34 +268,6 @@ pub fn end_as(status: ExitStatus) -> ! {
 mod tests {
     use super::*;
     use std::ffi::CStr;
-
-    fn blocked() -> Vec<bool> {
-        // SAFETY: zeros are a valid set, which the call fills.
-        unsafe {
-            let mut set = mem::zeroed();
-            libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut set);
-            (1..32)
-                .map(|signal| libc::sigismember(&set, signal) == 1)
-                .collect()
-        }
-    }
-
-    /// bug: `run` waited for ever for a program that had ended. cause: SIGCHLD reached a thread before that had blocked it, and was
-    /// ignored. fix: the thread is born so.
-    #[test]
-    fn no_signal_reaches_a_deaf_thread_before_its_first_step() {
-        let before = blocked();
-        let (tell, told) = std::sync::mpsc::channel();
-        spawn_deaf("deaf", move || tell.send(blocked()).expect("somebody asks")).expect("a thread");
-        let born = told.recv().expect("an answer");
-        let can_block = |signal: usize| ![libc::SIGKILL, libc::SIGSTOP].contains(&(signal as i32 + 1));
-        assert!(
-            (0..31)
-                .filter(|&signal| can_block(signal))
-                .all(|signal| born[signal])
-        );
-        assert_eq!(blocked(), before);
-    }
 
     #[test]
     fn what_is_for_this_process_is_for_the_program() {

@@ -8,6 +8,9 @@
 mod beneath;
 #[path = "../../../os/tests/model/check.rs"]
 mod check;
+#[path = "../../src/deaf.rs"]
+#[allow(dead_code, reason = "the checks need a part")]
+mod deaf;
 #[path = "../../src/files/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the checks need a part")]
 mod files;
@@ -27,6 +30,9 @@ mod awake {
 mod backend {
     pub(crate) use ::area::NvmTiming;
 }
+mod desk {
+    pub(crate) use ::area::desk::Desk;
+}
 mod error {
     pub(crate) use ::area::AreaError;
 }
@@ -35,9 +41,11 @@ mod follow {
 }
 mod own {
     use rustix::fs::OFlags;
+    use std::fs::File;
     use std::io;
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
     use std::path::PathBuf;
+    use std::sync::OnceLock;
 
     pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
         // SAFETY: the caller's descriptor is open during the call.
@@ -52,7 +60,11 @@ mod own {
         std::fs::read_link(format!("/proc/self/fd/{fd}"))
     }
 
-    pub(crate) fn proc() {}
+    pub(crate) fn proc() -> Option<BorrowedFd<'static>> {
+        static PROC: OnceLock<Option<File>> = OnceLock::new();
+        let proc = PROC.get_or_init(|| File::open("/proc").ok());
+        proc.as_ref().map(AsFd::as_fd)
+    }
 
     /// As in a root without one.
     pub(crate) fn sys() -> Option<BorrowedFd<'static>> {
