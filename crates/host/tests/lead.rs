@@ -327,3 +327,34 @@ fn gateways_tell_each_other_that_they_are_there_and_how_new_their_records_are() 
     assert_eq!((seen.heard, seen.unanswered, seen.ready), (Some(later), 0, true));
     assert_eq!(gateway.epoch_told(), 9);
 }
+
+/// bug: an operator that looked more often than answers took to come heard no node, and healed and moved nothing. cause: each look asked
+/// anew, and forgot what was asked before.
+#[test]
+fn a_node_is_heard_however_often_the_operator_looks() {
+    let mut world = World::fresh();
+    let mut gateway = gateway(&Pool::new(64, 512));
+    let mut asked = Vec::new();
+    for at in 0..3 {
+        let now = Instant::from_nanos(at * 100_000);
+        gateway.watch(now, &[], 1);
+        while let Some(output) = gateway.poll() {
+            if let Output::Send { packet, .. } = output {
+                asked.push(packet);
+            }
+        }
+    }
+    world
+        .node
+        .handle(Instant::ZERO, Input::Packet(asked.swap_remove(0)));
+    while let Some(output) = world.node.poll() {
+        if let Output::Send { packet, .. } = output {
+            gateway.handle(Instant::from_nanos(300_000), Input::Packet(packet));
+        }
+    }
+    assert!(
+        gateway.nodes()[0].last.is_some(),
+        "{} questions were asked",
+        1 + asked.len()
+    );
+}

@@ -779,7 +779,11 @@ impl RackFleet {
         let Some(failover) = self.options.failover else {
             return host::operator::Role::Alone { session: boot + 1 };
         };
-        let mut up_to = |most: Duration| Duration::from_nanos(self.looks.below(most.as_nanos() as u64) + 1);
+        // Looks that come much oftener than answers make runs long, and show nothing.
+        let mut up_to = |most: Duration| {
+            let most = most.as_nanos() as u64;
+            Duration::from_nanos(most / 4 + self.looks.below(most - most / 4) + 1)
+        };
         let (lead_looks_every, others_look_every) =
             (up_to(failover.look_every), up_to(failover.silent_after / 4));
         host::operator::Role::Shared(host::operator::Shared {

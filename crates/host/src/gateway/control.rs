@@ -259,6 +259,18 @@ impl Control {
         }
     }
 
+    /// Asks the nodes for their status that are not being asked. However often that is, each one's answer counts.
+    pub fn await_status(&mut self, now: Instant) {
+        let is_asked = |node: &NodeId| {
+            let mut asks = self.asks.iter();
+            asks.any(|ask| (ask.node, ask.op) == (*node, Op::Status))
+        };
+        let nodes = self.nodes.iter().map(|known| known.node);
+        for node in nodes.filter(|node| !is_asked(node)).collect::<Vec<_>>() {
+            self.ask(now, Owner::Nodes, VssdId(0), node, Op::Status, Vec::new());
+        }
+    }
+
     /// What is asked for this is asked until it is done, refused or not.
     pub fn insist(&mut self, owner: Owner) {
         for ask in self.asks.iter_mut().filter(|ask| ask.owner == owner) {

@@ -187,6 +187,7 @@ impl Gateway {
             });
             self.traffic.flight.post(now, packet, attempts);
         }
-        self.ask_status(now);
+        self.traffic.flight.control.await_status(now);
+        self.traffic.flight.send_control(now);
     }
 }
