@@ -333,7 +333,7 @@ impl Commands {
                 (promise.is_made, promise.size_min) = (true, asked.size_bytes);
                 self.counts.created += 1;
                 if promise.used {
-                    self.created.push(record);
+                    self.created.push(*record);
                 }
             }
             (Wish::Grow { .. }, _) => {

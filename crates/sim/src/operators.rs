@@ -589,7 +589,7 @@ impl Operators {
             }
             Call::Delete(record) if control.canary == ControlCanary::KeepDeleted => {
                 self.sabotaged += 1;
-                Sabotaged::Close(record)
+                Sabotaged::Close(*record)
             }
             call => Sabotaged::Call(call),
         }

@@ -54,15 +54,15 @@ pub enum Call {
     /// Ask every node for its status.
     AskNodes,
     /// Have a volume's vSSDs made, and open it.
-    Open(VolumeRecord),
+    Open(Box<VolumeRecord>),
     /// Close a volume, and have its vSSDs deleted.
-    Delete(VolumeRecord),
+    Delete(Box<VolumeRecord>),
     /// Have vSSDs made that the volume is to grow by.
     Make(VolumeId, Vec<SetRecord>),
     /// Have these deleted.
     Unmake(VolumeId, Vec<SetRecord>),
     /// Show clients the size of this record, which the registry has.
-    Grow(VolumeRecord),
+    Grow(Box<VolumeRecord>),
     /// Do what the `joining` and `leaving` of these records ask for.
     Change(Vec<VolumeRecord>),
     /// Have these vSSDs deleted, which are nobody's.
@@ -146,11 +146,11 @@ pub fn carry_out(gateway: &mut Gateway, now: Instant, call: Call) -> Option<View
         Call::AskNodes => gateway.ask_status(now),
         // Whoever leads it may have opened it already.
         Call::Open(record) if gateway.volume_state(record.volume()).is_some() => {}
-        Call::Open(record) => gateway.open_volume(now, record, true),
+        Call::Open(record) => gateway.open_volume(now, *record, true),
         Call::Delete(record) => gateway.delete_volume(now, &record),
         Call::Make(id, sets) => gateway.make_growth(now, id, &sets),
         Call::Unmake(id, sets) => gateway.delete_growth(now, id, &sets),
-        Call::Grow(record) => gateway.grow_volume(now, record),
+        Call::Grow(record) => gateway.grow_volume(now, *record),
         Call::Change(records) => {
             for record in &records {
                 gateway.change_sets(now, record);

@@ -107,7 +107,7 @@ pub struct NewVolume {
 #[derive(Clone, Debug)]
 pub enum Done {
     /// The volume as it is now.
-    Volume(VolumeRecord),
+    Volume(Box<VolumeRecord>),
     /// The volume is gone.
     Deleted,
     /// The exchange took so long.

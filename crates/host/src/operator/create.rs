@@ -112,7 +112,7 @@ impl Create {
             return Step::Finish(Err(Refusal::Replaced));
         };
         if record.ready {
-            return Step::Finish(Ok(Done::Volume(record.clone())));
+            return Step::Finish(Ok(Done::Volume(Box::new(record.clone()))));
         }
         if sight.records.is_deleting(id) {
             return Step::Finish(Err(Refusal::Unknown(record.name.clone())));
@@ -126,7 +126,7 @@ impl Create {
             return Step::Look;
         };
         match seen.state {
-            None => Step::Call(Call::Open(record.clone())),
+            None => Step::Call(Call::Open(Box::new(record.clone()))),
             Some(VolumeState::Ready) => sight.change(|next| make_ready(next, id)),
             Some(VolumeState::Failed(..)) if resumed => Step::Wait(BACKGROUND),
             Some(VolumeState::Failed(vssd, code)) => {

@@ -97,7 +97,7 @@ impl Delete {
         // Those whose nodes are lost are deleted when these are back (`rack::heal`).
         let vssds = everything.vssds().count();
         if self.asked.replace(vssds) != Some(vssds) {
-            return Step::Call(Call::Delete(everything));
+            return Step::Call(Call::Delete(Box::new(everything)));
         }
         if seen.is_gone {
             return sight.change(|next| next.remove_volume(id));

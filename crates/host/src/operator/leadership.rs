@@ -217,11 +217,9 @@ impl Leadership {
         let led = led.filter_map(|volume| Some((volume.volume(), watch.session(volume)?)));
         let led: BTreeMap<VolumeId, u32> = led.collect();
         let is_over = |id: &VolumeId, session: &u32| led.get(id) != Some(session);
-        let over: Vec<VolumeId> = self
-            .told
-            .extract_if(.., |id, session| is_over(id, session))
-            .map(|(id, _)| id)
-            .collect();
+        let over = self.told.iter().filter(|(id, session)| is_over(id, session));
+        let over: Vec<VolumeId> = over.map(|(id, _)| *id).collect();
+        self.told.retain(|id, session| !is_over(id, session));
         if !over.is_empty() {
             let why = |id: VolumeId| match self.gifts.remove(&id) {
                 Some(_) => (id, Lead::Given),

@@ -46,7 +46,7 @@ impl Replicate {
         }
         let copies = usize::from(self.replicas);
         if record.sets.iter().all(|set| set.wanted() == copies) {
-            return Ok(Step::Finish(Ok(Done::Volume(record.clone()))));
+            return Ok(Step::Finish(Ok(Done::Volume(Box::new(record.clone())))));
         }
         let nodes = sight.records.nodes_for_copies();
         if nodes < copies {

@@ -192,14 +192,19 @@ impl Resize {
     /// The registry has the size: clients may see it.
     fn show(&mut self, sight: &Sight, record: &VolumeRecord) -> Step {
         if self.stage != Stage::Shown {
-            return self.enter(sight, Stage::Shown, READY_WITHIN, Call::Grow(record.clone()));
+            return self.enter(
+                sight,
+                Stage::Shown,
+                READY_WITHIN,
+                Call::Grow(Box::new(record.clone())),
+            );
         }
         let Some(seen) = sight.volume(record.volume()) else {
             return Step::Look;
         };
         Step::Finish(match seen.state {
             Some(VolumeState::Opening) if !self.is_late(sight) => return Step::Wait(SOON),
-            Some(VolumeState::Ready) => Ok(Done::Volume(record.clone())),
+            Some(VolumeState::Ready) => Ok(Done::Volume(Box::new(record.clone()))),
             Some(VolumeState::Failed(vssd, code)) => Err(Refusal::Vssd(VssdProblem::new(
                 &record.name,
                 &record.sets,
