@@ -23,6 +23,7 @@
 //!   [`Rules::rebuild_after`], another node gets a new copy.
 //! - An expelled vSSD is deleted when its set has all copies.
 
+use crate::charge::Charge;
 use crate::control::{NodeStatus, Roll};
 use crate::exchange::ChangeState;
 use crate::moves;
@@ -63,23 +64,6 @@ impl Default for Rules {
             moves_max: 2,
         }
     }
-}
-
-/// What one of several gateways heals.
-#[derive(Clone, Copy)]
-pub struct Charge<'a> {
-    /// It leads the rack: what is no volume's is its own, too.
-    pub rack: bool,
-    /// True for the volumes that it leads.
-    pub leads: &'a dyn Fn(VolumeId) -> bool,
-}
-
-impl Charge<'_> {
-    /// Of a gateway that is alone.
-    pub const ALL: Self = Self {
-        rack: true,
-        leads: &|_| true,
-    };
 }
 
 /// A node is silent only after so many unanswered questions: time alone says nothing, as whoever asks may have slept.

@@ -7,6 +7,7 @@
 pub mod bucket;
 pub mod cache;
 mod catchup;
+pub mod charge;
 pub mod compare;
 pub mod control;
 pub mod dedup;

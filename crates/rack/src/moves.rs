@@ -19,7 +19,7 @@
 //!   much free afterwards as the one it comes from. A number of moves bounds the whole. Of equal moves one is chosen that
 //!   spreads primaries.
 
-use crate::heal::Charge;
+use crate::charge::Charge;
 use crate::nodes::Moving;
 use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use crate::room::{Rooms, taken};

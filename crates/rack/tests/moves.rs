@@ -142,7 +142,7 @@ impl World {
                 _ => ChangeState::Busy,
             }
         };
-        let next = self.heal.next(now, &records, rack::heal::Charge::ALL, state);
+        let next = self.heal.next(now, &records, rack::charge::Charge::ALL, state);
         let is_changed = next.is_some();
         self.records = next.unwrap_or(records);
         while let Some(kind) = self.heal.poll_told() {

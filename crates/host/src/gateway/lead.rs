@@ -11,7 +11,7 @@
 use super::Gateway;
 use super::control::{CONTROL_BIT, Owner};
 use base::event::{Kind, Lead};
-use base::{Addr, BlockOp, BlockRequest, Instant, Machine, Pages, SectorRange, VolumeId, VssdId};
+use base::{Addr, BlockOp, BlockRequest, Instant, Pages, SectorRange, VolumeId, VssdId};
 use rack::lead::Seen;
 use rack::registry::{Snapshot, VolumeRecord};
 use std::collections::BTreeMap;
@@ -123,7 +123,7 @@ impl Gateway {
             bulk: false,
             pages: Pages::new(),
         };
-        self.handle(now, crate::Input::Request(request));
+        self.traffic.request(now, request);
         self.close_volume(volume);
     }
 

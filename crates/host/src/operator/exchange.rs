@@ -3,8 +3,7 @@
 
 use super::call::{Call, VolumeView};
 use super::command::{Done, NotExchanged, Refusal};
-use super::job::{BACKGROUND, LATER, Sight, Step};
-use super::leadership::Leadership;
+use super::job::{BACKGROUND, LATER, Leading, Sight, Step};
 use crate::gateway::VolumeState;
 use base::{Addr, Duration, Instant, VolumeId, VssdId};
 use rack::exchange::{ChangeState, Exchange, ExchangeError, Next};
@@ -130,7 +129,7 @@ impl Swap {
         let Step::Finish(Err(refusal)) = &step else {
             return step;
         };
-        let me = sight.leadership.and_then(Leadership::me);
+        let me = sight.leadership.and_then(Leading::me);
         if me.is_none() || !gathers(sight.records, me) {
             return step;
         }

@@ -5,8 +5,9 @@ use super::call::{Call, VolumeView};
 use super::job::{LATER, Sight, Step};
 use base::event::Kind;
 use base::{Duration, Instant, VolumeId, VssdId};
+use rack::charge::Charge;
 use rack::exchange::ChangeState;
-use rack::heal::{Charge, Heal, Rules};
+use rack::heal::{Heal, Rules};
 use rack::registry::{Snapshot, VolumeRecord};
 
 /// vSSDs that are nobody's are asked to be deleted this often.

@@ -4,8 +4,8 @@
 
 use super::call::{Call, View, VolumeView};
 use super::command::{Done, Refusal};
-use super::leadership::Leadership;
-use base::{Duration, Instant, VolumeId};
+use base::{Addr, Duration, Instant, VolumeId};
+use core::fmt::Debug;
 use rack::registry::Snapshot;
 
 /// Between two looks at what takes a moment.
@@ -14,6 +14,16 @@ pub(super) const SOON: Duration = Duration::from_millis(1);
 pub(super) const LATER: Duration = Duration::from_millis(5);
 /// Between two looks at what waits for a node that is away.
 pub(super) const BACKGROUND: Duration = Duration::from_millis(100);
+
+/// What a gateway leads.
+pub(super) trait Leading: Debug {
+    /// The gateway itself, if others share its registry.
+    fn me(&self) -> Option<Addr>;
+    /// True if it leads the rack.
+    fn leads_rack(&self) -> bool;
+    /// True if it leads a volume that has a record.
+    fn leads(&self, id: VolumeId) -> bool;
+}
 
 /// View of a job.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +37,7 @@ pub(super) struct Sight<'a> {
     /// Somebody waits for the job's answer.
     pub is_awaited: bool,
     /// What this gateway leads, for jobs.
-    pub leadership: Option<&'a Leadership>,
+    pub leadership: Option<&'a dyn Leading>,
 }
 
 impl Sight<'_> {

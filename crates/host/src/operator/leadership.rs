@@ -5,7 +5,7 @@
 //! do not is left. A volume that is given to another gateway is closed and flushed before the records say so.
 
 use super::call::{Call, View};
-use super::job::{SOON, Sight, Step};
+use super::job::{Leading, SOON, Sight, Step};
 use crate::gateway::Charge;
 use base::event::Lead;
 use base::time::earliest;
@@ -87,6 +87,23 @@ pub(super) struct Leadership {
     ask_at: Option<Instant>,
 }
 
+impl Leading for Leadership {
+    fn me(&self) -> Option<Addr> {
+        self.watch.as_ref().map(Watch::me)
+    }
+
+    fn leads_rack(&self) -> bool {
+        self.rack.is_some()
+    }
+
+    fn leads(&self, id: VolumeId) -> bool {
+        match self.role {
+            Role::Alone { .. } => self.rack.is_some(),
+            Role::Shared(_) => self.serves.contains_key(&id),
+        }
+    }
+}
+
 impl Leadership {
     /// Of a gateway that starts.
     pub fn new(role: Role) -> Self {
@@ -111,27 +128,9 @@ impl Leadership {
         }
     }
 
-    /// True if it leads the rack, as far as it knows.
-    pub fn leads_rack(&self) -> bool {
-        self.rack.is_some()
-    }
-
     /// True if it leads anything.
     pub fn leads_any(&self) -> bool {
         self.rack.is_some() || !self.serves.is_empty()
-    }
-
-    /// True if it serves a volume that has a record.
-    pub fn leads(&self, id: VolumeId) -> bool {
-        match self.role {
-            Role::Alone { .. } => self.rack.is_some(),
-            Role::Shared(_) => self.serves.contains_key(&id),
-        }
-    }
-
-    /// The gateway itself, if others share its registry.
-    pub fn me(&self) -> Option<Addr> {
-        self.watch.as_ref().map(Watch::me)
     }
 
     /// True if other gateways can serve, too.

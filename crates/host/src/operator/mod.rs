@@ -48,7 +48,7 @@ use create::Create;
 use delete::Delete;
 use exchange::Swap;
 use healing::Healing;
-use job::{Sight, Step};
+use job::{Leading, Sight, Step};
 use leadership::{Leadership, control_of};
 use nodes::Nodes;
 use rack::exchange::Exchange;
@@ -233,7 +233,7 @@ impl Work {
             Self::ChangeNodes(nodes) => nodes.advance(sight),
             Self::Records => Step::Finish(Ok(Done::Records {
                 records: Box::new(sight.records.clone()),
-                serves: sight.leadership.is_some_and(Leadership::leads_rack),
+                serves: sight.leadership.is_some_and(Leading::leads_rack),
                 absent: healing.map_or(Vec::new(), Healing::absent),
                 without_room: healing.map_or(Vec::new(), Healing::without_room),
             })),
@@ -459,7 +459,7 @@ impl Operator {
             let step = match &mut job.work {
                 Work::Stop(stop) => stop.advance(&sight, &mut self.leadership),
                 work => {
-                    let leadership = Some(&self.leadership);
+                    let leadership: Option<&dyn Leading> = Some(&self.leadership);
                     work.advance(&Sight { leadership, ..sight }, self.healing.as_ref())
                 }
             };
@@ -517,7 +517,7 @@ impl Operator {
             is_awaited: false,
             leadership: None,
         };
-        let charge = rack::heal::Charge {
+        let charge = rack::charge::Charge {
             rack: self.leadership.leads_rack(),
             leads: &|id| self.leadership.leads(id),
         };
