@@ -217,6 +217,8 @@ pub fn keep(area: &Path) -> io::Result<bool> {
         return Ok(false);
     };
     let desks = desks?;
+    // Else it would be called by the link that it was started by.
+    rustix::thread::set_name(c"switchyard")?;
     let (mut tried, mut looks) = (0, 0);
     while looks < LAST_LOOKS {
         desks.settle_dead(&mut tried);

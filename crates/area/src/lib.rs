@@ -39,6 +39,7 @@ mod fork;
 mod grow;
 pub mod keeper;
 pub mod own;
+mod peer;
 mod read;
 mod renewed;
 pub mod runs;

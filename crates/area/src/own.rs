@@ -65,9 +65,16 @@ pub fn is_own(fd: RawFd) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
 }
 
-/// The lowest descriptor from `first` to `last` that this library has.
-pub fn next(first: RawFd, last: RawFd) -> Option<RawFd> {
-    (first.max(0)..=last.min(DESCRIPTORS_MAX as RawFd - 1)).find(|&fd| is_own(fd))
+/// The lowest descriptor from `first` to `last` that this library has, if `has_all`. Else one of those by which it sees processes and disks:
+/// these have no locks, and stay as long as the process.
+pub fn next(first: RawFd, last: RawFd, has_all: impl Fn() -> bool) -> Option<RawFd> {
+    let is_lasting = |fd: RawFd| {
+        [&PROC, &SYS]
+            .iter()
+            .any(|it| it.fd.load(Ordering::Acquire) == fd as u32)
+    };
+    (first.max(0)..=last.min(DESCRIPTORS_MAX as RawFd - 1))
+        .find(|&fd| is_own(fd) && (is_lasting(fd) || has_all()))
 }
 
 /// The program's limit of descriptors.

@@ -7,10 +7,14 @@
 //!
 //! A run that begins greets all that are there, after it listens. Of two that begin at once the later one to listen greets the other. So
 //! each knows the other before its programs begin, and asks nobody else.
+//!
+//! Names are free to all users. So a run shows files only to root's and its own user's. A file that other users may write, too, is not
+//! followed while one of them has such a name; nobody waits for the answer to a greeting there.
 
 use crate::desk::Desk;
 use crate::error::AreaError;
 use crate::files::{FilesError, restore};
+use crate::peer;
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{FileKey, Release, Table};
 use os::MediaOpenError;
@@ -42,8 +46,10 @@ const USERS_BYTES: usize = 9;
 const ANSWER_BYTES_MAX: usize = 1 + libc::PATH_MAX as usize;
 /// The answer to a greeting is waited for so long.
 const GREETING_MAX: Duration = Duration::from_secs(1);
-/// A silent asker is let go.
-const SILENCE_MAX: Duration = Duration::from_millis(200);
+/// All greetings of a run's begin take so long at most.
+const GREETINGS_MAX: base::Duration = base::Duration::from_secs(3);
+/// Times that a run is asked that ends meanwhile, and leaves a keeper.
+const ASKS_MAX: u32 = 3;
 /// A run that does not answer for so long is not asked again by this process. It answers when the file is synced.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -76,6 +82,8 @@ pub enum Had {
     Wrote,
     /// It follows the file, and cannot give it up.
     Stuck,
+    /// It is another user's, which may write the file, and was not asked. Its area is not known.
+    Unasked,
 }
 
 fn address(slot: u64) -> rustix::io::Result<SocketAddrUnix> {
@@ -129,15 +137,21 @@ pub fn stand_at(socket: OwnedFd, table: &'static Table, area: PathBuf) -> io::Re
 
 /// Greets all runs that are there.
 fn greet_all(table: &Table, own: u64) {
-    let mut unused = None;
+    let (mut unused, began) = (None, os::now());
     for slot in (0..RUNS_MAX).filter(|&slot| slot != own) {
         let Ok(socket) = connected(slot, &mut unused) else {
             continue;
         };
         table.greeted(slot);
+        if os::now().since(began) >= GREETINGS_MAX {
+            continue;
+        }
         let greet = || -> io::Result<()> {
             set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_MAX))?;
             rustix::net::send(&socket, &[GREETING, own as u8], SendFlags::NOSIGNAL)?;
+            if !peer::is_trusted(&socket) {
+                return Ok(());
+            }
             recv(&socket, &mut [0_u8; 1][..], RecvFlags::empty())?;
             Ok(())
         };
@@ -147,7 +161,6 @@ fn greet_all(table: &Table, own: u64) {
 }
 
 fn answer(asker: &OwnedFd, table: &Table, area: &Path) -> io::Result<()> {
-    set_socket_timeout(asker, Timeout::Recv, Some(SILENCE_MAX))?;
     let mut question = [0; QUESTION_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut parts = RecvAncillaryBuffer::new(&mut space);
@@ -155,7 +168,7 @@ fn answer(asker: &OwnedFd, table: &Table, area: &Path) -> io::Result<()> {
         asker,
         &mut [IoSliceMut::new(&mut question)],
         &mut parts,
-        RecvFlags::CMSG_CLOEXEC,
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
     )?;
     let file = parts.drain().find_map(|part| match part {
         RecvAncillaryMessage::ScmRights(mut all) => all.next(),
@@ -211,6 +224,9 @@ pub fn users(area: &Path) -> Option<Users> {
     let shown = std::fs::File::open(area).ok()?;
     let mut unused = None;
     let ask = |socket: OwnedFd| -> io::Result<Option<Users>> {
+        if !peer::is_trusted(&socket) {
+            return Ok(None);
+        }
         set_socket_timeout(&socket, Timeout::Recv, Some(GREETING_MAX))?;
         show(&socket, WHO, shown.as_fd())?;
         let mut answer = [0; USERS_BYTES];
@@ -251,12 +267,7 @@ pub fn others(table: &Table, file: BorrowedFd<'_>, deaf: &AtomicU64) -> Vec<Othe
     let mut unused = None;
     let asked = table.others() & !deaf.load(Ordering::Relaxed);
     for slot in (0..RUNS_MAX).filter(|&slot| asked & 1 << slot != 0) {
-        let asked = match connected(slot, &mut unused) {
-            Ok(socket) => ask(&socket, file),
-            Err(Errno::CONNREFUSED) => continue,
-            Err(error) => Err(error.into()),
-        };
-        match asked {
+        match ask_run(slot, &mut unused, file) {
             Ok(other) => found.extend(other),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 deaf.fetch_or(1 << slot, Ordering::Relaxed);
@@ -266,6 +277,35 @@ pub fn others(table: &Table, file: BorrowedFd<'_>, deaf: &AtomicU64) -> Vec<Othe
         }
     }
     found
+}
+
+/// What the run of this place had of a file; `None` if nothing, or if there is no run.
+fn ask_run(slot: u64, unused: &mut Option<OwnedFd>, file: BorrowedFd<'_>) -> io::Result<Option<OtherRun>> {
+    for _ in 0..ASKS_MAX {
+        let socket = match connected(slot, unused) {
+            Ok(socket) => socket,
+            Err(Errno::CONNREFUSED) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if !peer::is_trusted(&socket) {
+            let unasked = OtherRun {
+                area: PathBuf::new(),
+                had: Had::Unasked,
+            };
+            return Ok(Some(unasked).filter(|_| !is_private(file)));
+        }
+        if let Some(answer) = ask(&socket, file)? {
+            return Ok(answer);
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// True if only this user, and root, may write the file.
+fn is_private(file: BorrowedFd<'_>) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    // The bits of the group stand for all lists of users, too.
+    fstat(file).is_ok_and(|it| [0, own].contains(&it.st_uid) && it.st_mode & 0o022 == 0)
 }
 
 /// A connection to the run of this place. A socket that was not connected is used again.
@@ -298,19 +338,21 @@ fn show(socket: &OwnedFd, question: u8, file: BorrowedFd<'_>) -> io::Result<()> 
     Ok(())
 }
 
-fn ask(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<Option<OtherRun>> {
+/// `None` if who is there has ended.
+fn ask(socket: &OwnedFd, file: BorrowedFd<'_>) -> io::Result<Option<Option<OtherRun>>> {
     set_socket_timeout(socket, Timeout::Recv, Some(ANSWER_MAX))?;
     show(socket, RELEASE, file)?;
     let mut answer = vec![0; ANSWER_BYTES_MAX];
     let (bytes, _) = recv(socket, &mut answer[..], RecvFlags::empty())?;
     let had = match answer[..bytes].first() {
+        None => return Ok(None),
         Some(1) => Had::Followed,
         Some(2) => Had::Wrote,
         Some(3) => Had::Stuck,
-        _ => return Ok(None),
+        Some(_) => return Ok(Some(None)),
     };
     let area = OsStr::from_bytes(&answer[1..bytes]).into();
-    Ok(Some(OtherRun { area, had }))
+    Ok(Some(Some(OtherRun { area, had })))
 }
 
 #[cfg(test)]

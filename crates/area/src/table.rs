@@ -513,8 +513,8 @@ pub fn is_alive(pid: u32) -> bool {
     let Ok(stat) = own::read_proc(&format!("{pid}/stat")) else {
         // SAFETY: no memory is involved, and no signal is sent.
         let result = unsafe { libc::kill(pid as libc::pid_t, 0) };
-        let is_missing = || io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-        return own::proc().is_none() && (result == 0 || !is_missing());
+        // Some /proc hide other users' processes.
+        return result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
     };
     let state = stat
         .rsplit(')')

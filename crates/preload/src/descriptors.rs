@@ -7,9 +7,10 @@ use area::own;
 use libc::{c_int, c_uint, c_ulong, off_t};
 
 /// The lowest descriptor from `first` to `last` that this library keeps: the program closes none of them, as its next file would
-/// get the number, and what is written to the area. A child may.
+/// get the number, and what is written to the area. A child may, but for what it needs itself.
 fn next_own(first: c_int, last: c_int) -> Option<c_int> {
-    own::next(first, last).filter(|_| is_owner())
+    // A program's filter of system calls may end it for the look.
+    own::next(first, last, is_owner)
 }
 
 /// `fd` is another descriptor of what is followed now, or of nothing.

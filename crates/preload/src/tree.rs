@@ -191,6 +191,9 @@ fn others_write(table: &Table, fd: c_int, follows: bool) -> bool {
                 "switchyard run: {file} is followed by the run of area {area}, which does not give it up: a crash of the machine may \
                  undo what is written here. End that run first"
             ),
+            Had::Unasked => tell!(
+                "switchyard run: {file} may be written by another user, whose run is not asked: its syncs go to the file system"
+            ),
             Had::Followed | Had::Wrote if *had == Had::Followed || follows => tell!(
                 "switchyard run: {file} is written by the run of area {area}, too: its syncs go to the file system in both. Start \
                  both programs by one `switchyard run`, or one after the other"

@@ -322,15 +322,19 @@ fn tell_desks(desks: &Desks) {
     }
 }
 
-/// True if processes of the program go on. Those that end with it have a moment for that.
+/// True if processes of the program go on. Those that end with it have a moment for that, and those that it has just started to say that
+/// they are there.
 fn goes_on(desks: &Desks) -> bool {
-    for _ in 0..ENDING_LOOKS {
-        if !desks.is_needed() {
-            return false;
-        }
+    let mut looks = (0..ENDING_LOOKS).map(|_| {
         std::thread::sleep(ENDING_LOOK_EVERY);
-    }
-    desks.is_needed()
+        desks.is_needed()
+    });
+    let first = [
+        desks.is_needed(),
+        looks.next() == Some(true),
+        looks.next() == Some(true),
+    ];
+    first.contains(&true) && looks.all(|is_needed| is_needed)
 }
 
 /// The program has left processes in the background: another process answers them from now on.

@@ -11,15 +11,15 @@
 use super::{FilesError, restore};
 use crate::desk::Desk;
 use crate::error::AreaError;
-use crate::own;
 use crate::table::{Table, is_alive};
+use crate::{own, peer};
 use os::{MediaFile, MediaOpenError};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
-    socket_with, sockopt::socket_peercred,
+    socket_with,
 };
 use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -34,8 +34,10 @@ use std::time::Duration;
 /// Bytes of the secret, and of a question: the secret and what is wanted.
 const SECRET_BYTES: usize = 16;
 const QUESTION_BYTES: usize = SECRET_BYTES + 1;
-/// A program that asks and says nothing is let go.
-const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Times that a program asks if who answers ends meanwhile.
+const ASKS_MAX: u32 = 3;
+/// A socket that nobody listens at is removed when it is older by so many seconds than one that is made.
+const SWEPT_AFTER_S: i64 = 10;
 /// An answer takes a recovery at most.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
@@ -108,9 +110,9 @@ impl Broker {
     fn connect(&self) -> io::Result<UnixStream> {
         let by_name = UnixStream::connect_addr(&self.address()?);
         match (by_name.and_then(|it| self.checked(it)), self.path()) {
+            // The directory is the run's user's alone.
             (Err(error), Some(path)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                let by_path = UnixStream::connect(path).and_then(|it| self.checked(it));
-                by_path.map_err(|_| error)
+                UnixStream::connect(path).map_err(|_| error)
             }
             (result, _) => result,
         }
@@ -119,9 +121,7 @@ impl Broker {
     /// Names are of a network, and where the run is not, or not any more, anybody may have its name. No stranger learns the secret, or says who
     /// follows what.
     fn checked(&self, stream: UnixStream) -> io::Result<UnixStream> {
-        let user = socket_peercred(&stream)?.uid;
-        let own = rustix::process::geteuid();
-        match user.is_root() || user == own || user.as_raw() == self.user {
+        match peer::is_trusted(&stream) || peer::user(&stream)? == self.user {
             true => Ok(stream),
             false => Err(io::ErrorKind::ConnectionRefused.into()),
         }
@@ -132,6 +132,22 @@ impl Broker {
     /// # Errors
     /// If there is nobody, or whoever is there refuses.
     pub fn ask(&self, wish: Wish) -> io::Result<Option<OwnedFd>> {
+        let mut asks = 0;
+        loop {
+            asks += 1;
+            let answer = self.ask_once(wish);
+            // Whoever was there has ended, and a keeper has taken the place.
+            let is_cut = |error: &io::Error| {
+                use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+                matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+            };
+            if asks == ASKS_MAX || !answer.as_ref().is_err_and(is_cut) {
+                return answer;
+            }
+        }
+    }
+
+    fn ask_once(&self, wish: Wish) -> io::Result<Option<OwnedFd>> {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(ANSWER_MAX))?;
         let mut question = self.secret.to_vec();
@@ -225,23 +241,23 @@ fn listen_in(directory: &Path, name: &str) -> io::Result<(UnixListener, PathBuf)
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     fs::set_permissions(directory, Permissions::from_mode(0o711))?;
-    sweep(directory)?;
-    // It gets its name when it listens: before, a sweep would take it for one that nobody has.
-    let (hidden, path) = (directory.join(format!(".{name}")), directory.join(name));
-    let listener = UnixListener::bind(&hidden)?;
-    let named =
-        fs::set_permissions(&hidden, Permissions::from_mode(0o666)).and_then(|()| fs::rename(&hidden, &path));
-    if let Err(error) = named {
-        let _ = fs::remove_file(&hidden);
+    let path = directory.join(name);
+    let listener = UnixListener::bind(&path)?;
+    let done = fs::set_permissions(&path, Permissions::from_mode(0o666))
+        .and_then(|()| sweep(directory, fs::symlink_metadata(&path)?.mtime()));
+    if let Err(error) = done {
+        let _ = fs::remove_file(&path);
         return Err(error);
     }
     Ok((listener, path))
 }
 
 /// Removes the sockets of runs that were killed.
-fn sweep(directory: &Path) -> io::Result<()> {
+fn sweep(directory: &Path, now_s: i64) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+        // One that is younger may not listen yet.
+        let made = entry.metadata().map(|it| it.mtime());
+        if made.is_ok_and(|made| now_s < made + SWEPT_AFTER_S) {
             continue;
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -282,7 +298,8 @@ fn answer(
     table: BorrowedFd<'_>,
     mapped: &Table,
 ) -> io::Result<()> {
-    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    // Who asks says it whole, and nobody else waits for one who does not.
+    stream.set_nonblocking(true)?;
     let mut question = [0; QUESTION_BYTES];
     stream.read_exact(&mut question)?;
     if question[..SECRET_BYTES] != broker.secret {
@@ -387,11 +404,26 @@ mod tests {
         let (_second, _) = listen_in(&place, "second").expect("a socket");
         assert!(path.exists(), "somebody listens");
         drop(first);
-        let (_third, _) = listen_in(&place, "third").expect("a socket");
+        let (_third, third) = listen_in(&place, "third").expect("a socket");
+        assert!(path.exists(), "it may listen in a moment");
+        let long_ago = rustix::fs::Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        };
+        let times = rustix::fs::Timestamps {
+            last_access: long_ago,
+            last_modification: long_ago,
+        };
+        for path in [&path, &third] {
+            rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::empty())
+                .expect("it is ours");
+        }
+        let (_fourth, _) = listen_in(&place, "fourth").expect("a socket");
         assert!(!path.exists());
+        assert!(third.exists(), "somebody listens");
         assert!(place.join("second").exists());
         fs::set_permissions(&place, Permissions::from_mode(0o777)).expect("it is ours");
-        assert!(listen_in(&place, "fourth").is_err(), "others could write there");
+        assert!(listen_in(&place, "fifth").is_err(), "others could write there");
     }
     #[test]
     fn the_text_says_the_whole_broker() {

@@ -14,6 +14,8 @@ mod deaf;
 #[path = "../../src/files/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the checks need a part")]
 mod files;
+#[path = "../../src/peer.rs"]
+mod peer;
 #[path = "../../src/renewed.rs"]
 #[allow(dead_code, reason = "the checks need a part")]
 mod renewed;
