@@ -1,5 +1,5 @@
 //! Sockets at which others ask this process. A thread answers one asker after the other, until another process is to answer at the same
-//! sockets. Whoever has come meanwhile is answered by that one, and whoever has asked nothing yet is cut off, and asks again.
+//! sockets. That one answers whoever has come meanwhile. An asker that has asked nothing yet is cut off, and asks again.
 //!
 //! Nobody waits for an asker who says nothing.
 
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Between two attempts to answer if the system refuses, as when there is no descriptor left.
 const REFUSED_NS: u64 = 200_000_000;
-/// Who says nothing for so long is let go, and before if so many say nothing.
+/// An asker that says nothing for so long is let go, and earlier if so many say nothing.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 const SILENT_MAX: usize = 128;
 /// Between two looks for those.

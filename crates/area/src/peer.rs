@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket. Names of sockets are of a network, and anybody may have one that is free.
+//! The user at the other end of a socket. Names of sockets are of a network, and anybody may have one that is free.
 
 use std::io;
 use std::mem;

@@ -59,7 +59,7 @@ pub enum Wish {
 #[derive(Clone, Debug)]
 pub struct Broker {
     secret: [u8; SECRET_BYTES],
-    /// Who answers.
+    /// The user that answers.
     user: u32,
     /// The socket with a file, if there is one.
     path: Option<PathBuf>,

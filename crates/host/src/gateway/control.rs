@@ -254,9 +254,7 @@ impl Control {
     /// Asks every node for its status.
     pub fn ask_status(&mut self, now: Instant) {
         self.asks.retain(|ask| ask.op != Op::Status);
-        for node in self.nodes.iter().map(|known| known.node).collect::<Vec<_>>() {
-            self.ask(now, Owner::Nodes, VssdId(0), node, Op::Status, Vec::new());
-        }
+        self.await_status(now);
     }
 
     /// Asks the nodes for their status that are not being asked. However often that is, each one's answer counts.

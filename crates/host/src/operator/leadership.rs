@@ -274,11 +274,11 @@ impl Leadership {
                 return Some(Step::Store(Box::new(next)));
             }
             // One after the other: what is on its way is not counted yet.
-            let gifts = plan.give.into_iter().filter(|_| self.gifts.is_empty());
-            let gifts: Vec<(VolumeId, Addr)> = gifts.collect();
-            let gifts = gifts.into_iter();
-            self.gifts
-                .extend(gifts.map(|(id, to)| (id, Gift { to, until: None })));
+            if self.gifts.is_empty() {
+                let gifts = plan.give.into_iter();
+                self.gifts
+                    .extend(gifts.map(|(id, to)| (id, Gift { to, until: None })));
+            }
             self.state = State::Serves;
             let leads = (self.rack.is_some() || !self.told.is_empty()) && !plan.is_unled;
             self.look_at = Some(
