@@ -48,7 +48,8 @@ expect_text "does not answer"
 echo "· the records are those that were lost"
 rebuild "${nodes[@]}" --dry-run >"$work/rebuilt.json"
 [[ ! -e $work/registry ]] || fail "a dry run wrote something"
-for field in .rack .volumes; do
+# Who led is not among it: nobody does until a gateway starts.
+for field in .rack "(.volumes | map(del(.lead)))"; do
     jq -S "$field" "$work/rebuilt.json" >"$work/a.json"
     tail -n +2 "$work/before.json" | jq -S "$field" >"$work/b.json"
     diff "$work/a.json" "$work/b.json" >&2 || fail "$field differs"
