@@ -2,6 +2,7 @@
 
     run_keeper.py daemon DIRECTORY CODE       ends with CODE when its daemon is ready
     run_keeper.py helper DIRECTORY            writes the file of the daemon
+    run_keeper.py late DIRECTORY              says in a file whether what it has just synced is followed
 """
 
 import os
@@ -77,6 +78,13 @@ def daemon(directory, code):
 
 def helper(directory):
     put(os.open(directory + "/f.log", os.O_WRONLY), b"helper\n")
+
+
+def late(directory):
+    put(os.open(directory + "/f.late", os.O_CREAT | os.O_WRONLY), b"late\n")
+    with open(directory + "/late.new", "w") as file:
+        file.write("yes" if is_followed(directory + "/f.late") else "no")
+    os.rename(directory + "/late.new", directory + "/late")
 
 
 if __name__ == "__main__":

@@ -116,3 +116,14 @@ echo "· a keeper and a daemon that are killed: the next run recovers"
 kill -9 $(keepers) "$(daemons)"
 timeout 20 "${run[@]}" --quiet -- true || fail "the next run does not start"
 "$SWITCHYARD" store verify "$area" | grep -q "files: Map, 0 entries" || fail "the area keeps something"
+
+# bug: it made a table of its own, followed files by that, and its processes did not know of each other.
+echo "· a program that nobody answers follows nothing, and says so"
+export RUN_KEEPER="python3 $here/run_keeper.py"
+# `run` takes its program with it, and not what that has started.
+alone='kill -9 $PPID; while kill -0 $PPID 2>/dev/null; do sleep 0.02; done; exec $RUN_KEEPER late "$0"'
+"${run[@]}" --quiet -- sh -c "($alone) & wait" "$work/files" 2>"$work/said.err" || true
+until_true "the program does not end" test -e "$work/files/late"
+[[ $(cat "$work/files/late") == no ]] || fail "the area has something of its file"
+grep -q "neither the run of this program nor a keeper of it answers" "$work/said.err" \
+    || { cat "$work/said.err" >&2; fail "it does not say so"; }

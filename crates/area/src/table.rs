@@ -279,13 +279,11 @@ impl Table {
         self.desk.store(u64::from(pid), Ordering::SeqCst);
     }
 
-    /// True if the process that others ask was killed. Programs that start from now on cannot know what is followed. The look takes no
-    /// descriptor, as the program could get another number for its own meanwhile.
+    /// True if the process that others ask was killed, also if its parent has not asked for its end yet. Programs that start from now on cannot
+    /// know what is followed.
     pub fn is_deserted(&self) -> bool {
         let desk = self.desk.load(Ordering::SeqCst) as libc::pid_t;
-        // SAFETY: no memory is involved, and no signal is sent.
-        let is_missing = || unsafe { libc::kill(desk, 0) } != 0;
-        desk != 0 && is_missing() && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+        desk != 0 && !has_memory(desk)
     }
 
     /// A keeper has taken the place of the run.
@@ -508,6 +506,26 @@ impl Table {
     }
 }
 
+/// True if there is such a process, and it has not ended. The look takes no descriptor, as the program could get another number for its own
+/// meanwhile. A process that has ended, and whose parent has not asked for that, can be sent signals, but has no memory to read.
+fn has_memory(pid: libc::pid_t) -> bool {
+    let mut byte = 0_u8;
+    let to = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    let from = libc::iovec {
+        iov_base: ptr::null_mut(),
+        iov_len: 1,
+    };
+    let is_there =
+        |result: isize| result >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
+    // SAFETY: no memory is involved, and no signal is sent; at most one byte is written, to `byte`.
+    unsafe {
+        is_there(libc::kill(pid, 0) as isize) && is_there(libc::process_vm_readv(pid, &to, 1, &from, 1, 0))
+    }
+}
+
 /// True if there is such a process, and it has not ended.
 pub fn is_alive(pid: u32) -> bool {
     let Ok(stat) = own::read_proc(&format!("{pid}/stat")) else {
@@ -526,6 +544,8 @@ pub fn is_alive(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+    use std::{thread, time};
 
     const KEY: FileKey = FileKey {
         device: 1,
@@ -664,6 +684,24 @@ mod tests {
         // Nobody has this number.
         table.ask_at(u32::MAX / 2);
         assert!(table.is_deserted());
+    }
+
+    /// bug: a `run` that was killed, and whose parent did not ask for that, was taken for one that answers.
+    #[test]
+    fn it_is_seen_of_a_process_whose_parent_does_not_ask() {
+        let table = Table::map(None).expect("memory");
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        table.ask_at(child.id());
+        assert!(!table.is_deserted());
+        child.kill().expect("it runs");
+        let looks = (0..500).take_while(|_| !table.is_deserted());
+        assert!(
+            looks
+                .inspect(|_| thread::sleep(time::Duration::from_millis(10)))
+                .count()
+                < 500
+        );
+        child.wait().expect("it is still to be asked for");
     }
 
     #[test]

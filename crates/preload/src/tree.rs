@@ -17,7 +17,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
 use std::{io, thread};
@@ -31,6 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const FOREIGN: u64 = 1 << 1;
 
 static MAPPED: OnceLock<Option<&'static Table>> = OnceLock::new();
+/// The run and its keeper were killed, or this process reaches neither: the table is nobody else's.
+static IS_ALONE: AtomicBool = AtomicBool::new(false);
 
 /// The table; none where it cannot be reached, or nothing is followed.
 fn table() -> Option<&'static Table> {
@@ -38,8 +40,10 @@ fn table() -> Option<&'static Table> {
         settings()?;
         match broker()?.ask(Wish::Table) {
             Ok(Some(file)) => Table::map(Some(file.into())).ok(),
-            // The run and its keeper were killed, or this process reaches neither.
-            _ => Table::map(None).ok(),
+            _ => {
+                IS_ALONE.store(true, Ordering::Relaxed);
+                Table::map(None).ok()
+            }
         }
     };
     *MAPPED.get_or_init(|| inside(map))
@@ -49,13 +53,10 @@ fn broker() -> Option<Broker> {
     std::env::var(BROKER).ok().and_then(|it| Broker::parse(&it))
 }
 
-/// The area's file as `switchyard run` opens it: with its rights, and in its root. `None` if it is over.
+/// The area's file as `switchyard run` opens it: with its rights, and in its root. `None` without a run.
 pub fn hand_out() -> Option<io::Result<File>> {
-    match broker()?.ask(Wish::Area) {
-        Ok(file) => file.map(|it| Ok(it.into())),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
-        Err(error) => Some(Err(error)),
-    }
+    let handed = broker()?.ask(Wish::Area).transpose()?;
+    Some(handed.map(File::from))
 }
 
 fn failed() -> io::Error {
@@ -67,8 +68,12 @@ pub fn key_of(fd: c_int) -> Option<FileKey> {
     FileKey::of(fd)
 }
 
-/// True in another namespace of processes than the run's.
+/// True if others cannot know what this process follows, nor it what they do: it follows nothing. It is in another namespace of processes than
+/// the run, or has no table of the run's.
 fn is_stranger(table: &Table) -> bool {
+    if IS_ALONE.load(Ordering::Relaxed) {
+        return true;
+    }
     /// Twice the process that has looked, and 1 if it is a stranger.
     static SEEN: AtomicU64 = AtomicU64::new(0);
     let pid = u64::from(std::process::id());
@@ -351,11 +356,15 @@ pub fn change_opened(fd: c_int, is_chosen: bool) -> io::Result<()> {
     if let Some(table) = table().filter(|_| is_chosen) {
         if is_stranger(table) {
             static ONCE: Once = Once::new();
-            ONCE.call_once(|| {
-                tell!(
+            ONCE.call_once(|| match IS_ALONE.load(Ordering::Relaxed) {
+                true => tell!(
+                    "switchyard run: neither the run of this program nor a keeper of it answers (was it killed?): syncs go to the file \
+                     system. Start the program by a new `switchyard run`"
+                ),
+                false => tell!(
                     "switchyard run: this program is in a namespace of processes of its own (as of bwrap, firejail or unshare): its \
                      syncs go to the file system. Start `switchyard run` inside of it"
-                );
+                ),
             });
         }
         inside(|| others_write(table, fd, false));
