@@ -7,6 +7,7 @@ import glob
 import os
 import re
 import shutil
+import socket
 import subprocess
 
 from rig import Skip, need
@@ -15,6 +16,8 @@ NEEDS = ["redis-server", "redis-cli", "redis-benchmark", "redis-check-aof", "red
 UNITS = ["integration/aof", "integration/aof-multi-part", "integration/rdb", "unit/aofrw", "unit/other", "integration/shutdown",
          "integration/convert-zipmap-hash-on-load", "integration/convert-ziplist-hash-on-load",
          "integration/convert-ziplist-zset-on-load", "integration/dismiss-mem"]
+# Ports of a case: the suite's own, and those of the servers that it starts.
+FIRST_PORT, PORTS, SERVERS, PORT_SLOTS = 23000, 64, 30, 140
 PATTERNS = ["*.aof", "*.rdb", "*.manifest"]
 # `run` is the parent of the server, and the suite wants the server's own number: its child is the one that saves.
 OWN_NUMBER = """
@@ -86,16 +89,34 @@ def prepared(rig):
     return top
 
 
+def base_port():
+    """The suite has a port for itself 32 below its first server's. Another case may run at the same time."""
+    def is_free(port):
+        with socket.socket() as it:
+            it.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                it.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            return True
+
+    for slot in range(PORT_SLOTS):
+        first = FIRST_PORT + (os.getpid() + slot) % PORT_SLOTS * PORTS
+        if all(is_free(port) for port in range(first, first + PORTS)):
+            return first + PORTS - SERVERS
+    raise Skip("no free ports")
+
+
 def suite(units, match):
     def case(rig):
         top = prepared(rig)
         env = {"MATRIX_RUN": f"{rig.switchyard} run" if rig.with_run else "", "MATRIX_MATCH": " ".join(f"--match {it}" for it in match)}
-        port = str(23000 + os.getpid() % 300 * 30)
+        port = str(base_port())
         found = {}
         for unit in units:
             if not os.path.exists(f"{top}/tests/{unit}.tcl"):
                 continue
-            command = ["tclsh", "tests/test_helper.tcl", "--clients", "1", "--single", unit, "--baseport", port, "--portcount", "30",
+            command = ["tclsh", "tests/test_helper.tcl", "--clients", "1", "--single", unit, "--baseport", port, "--portcount", str(SERVERS),
                        "--durable", "--tags", "-slow -large-memory -needs:debug-sanitizer"]
             program = rig.start_plain(command, cwd=top, env=env)
             program.wait(400)
