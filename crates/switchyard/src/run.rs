@@ -32,7 +32,9 @@ const ASAN_BEHIND: &str = "verify_asan_link_order=0";
 const AREA_SIZE: Size = Size(1 << 30);
 
 /// Processes that end with their program get so many looks before `run` takes them for processes in the background.
-const ENDING_LOOKS: u32 = 5;
+const ENDING_LOOKS: u32 = 3;
+/// Programs that it has just started are looked for so often before `run` takes them for none.
+const STARTING_LOOKS: u32 = 2;
 const ENDING_LOOK_EVERY: Duration = Duration::from_millis(4);
 
 /// `switchyard run`.
@@ -325,16 +327,12 @@ fn tell_desks(desks: &Desks) {
 /// True if processes of the program go on. Those that end with it have a moment for that, and those that it has just started to say that
 /// they are there.
 fn goes_on(desks: &Desks) -> bool {
-    let mut looks = (0..ENDING_LOOKS).map(|_| {
+    let is_needed_later = |_| {
         std::thread::sleep(ENDING_LOOK_EVERY);
         desks.is_needed()
-    });
-    let first = [
-        desks.is_needed(),
-        looks.next() == Some(true),
-        looks.next() == Some(true),
-    ];
-    first.contains(&true) && looks.all(|is_needed| is_needed)
+    };
+    let is_seen = desks.is_needed() || (0..STARTING_LOOKS).any(is_needed_later);
+    is_seen && (0..ENDING_LOOKS).all(is_needed_later)
 }
 
 /// The program has left processes in the background: another process answers them from now on.
