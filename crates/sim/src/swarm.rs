@@ -13,7 +13,7 @@ use crate::fault::Metadata;
 use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::operators::Control;
-use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES, Tors};
+use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES, Tors, newest};
 use crate::reached::Reached;
 use crate::registry::{ControlCanary, RegistryModel};
 use crate::run::{AtCut, Fault, Fleet, Outcome, Run, RunSpec};
@@ -521,6 +521,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
         controller: None,
         failover: None,
         volumes,
+        levels: newest,
     };
     if !is_large && rng.chance(0.3) {
         let mut shared = options.clone();
