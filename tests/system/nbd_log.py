@@ -21,6 +21,8 @@ import time
 import zlib
 
 SECTOR, BLOCK, DEPTH = 512, 4096, 16
+# The server stops, or serves the export no more: it hangs up (NBD protocol, error values).
+ESHUTDOWN = 108
 STAMP = struct.Struct(">QQI")
 
 
@@ -155,6 +157,8 @@ def write_until(target, path, is_over):
             if not flying and not flushing:
                 break
             error, cookie = nbd.reply()
+            if error == ESHUTDOWN:
+                raise Gone
             assert error == 0, f"the server answered {error}"
             if cookie in flushing:
                 floor.update({k: max(v, floor.get(k, 0)) for k, v in flushing.pop(cookie).items()})

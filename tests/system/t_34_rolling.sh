@@ -56,6 +56,11 @@ wholes() {
     local at
     for at in 1 2; do told "$at"; done | jq -r '.volumes[] | select(.state == "ready") | .name' | sort -u | xargs
 }
+# serves NODE TIME: if a start of the node since then serves all its vSSDs.
+serves() {
+    told 1 | jq -r --argjson since "$2" ".nodes[] | select(.id == $1) |
+        .answers and .status.boot >= \$since and .status.vssds > 0 and .status.serving == .status.vssds"
+}
 whole() { await 15 "a b" wholes; }
 leads() { told "$1" | jq -r '[.volumes[] | select(.state == "ready")] | length'; }
 spread() { whole; await 15 1 leads 1; await 15 1 leads 2; }
@@ -64,7 +69,8 @@ refusal() { rack "$1" node list --json | jq -r '[.[] | select(.refused) | .id] |
 logged() { grep -c -- "$2" "$work/$1.err" || true; }
 
 for name in tor1 tor2 node1 node2 node3 gateway1; do old "$name"; done
-for name in a b; do rack 1 volume create "$name" --size 16MiB >/dev/null; done
+rack 1 volume create a --size 16MiB >/dev/null
+rack 1 volume create b --size 16MiB --replicas 3 >/dev/null
 old gateway2
 spread
 declare -A loads
@@ -77,9 +83,14 @@ done
 for name in tor1 node1 node2 node3 tor2 gateway1 gateway2; do
     [[ $(level 2) != 2 ]] || fail "the level has risen before $name was replaced"
     stop "$name"
+    since=$(date +%s)
     new "$name"
     case $name in
     gateway*) spread ;;
+    node*)
+        await 15 true serves "${name: -1}" "$since"
+        whole
+        ;;
     *) whole ;;
     esac
     echo "· $name is of this version"

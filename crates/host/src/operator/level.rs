@@ -57,6 +57,10 @@ impl Level {
 
     /// Looks at the parts; the level to store, if it is time. Only the rack's lead stores it.
     pub fn look(&mut self, now: Instant, records: &Snapshot, view: &View) -> Option<u8> {
+        // A look that did not ask for the nodes shows none.
+        if view.nodes.is_empty() {
+            return None;
+        }
         let mut parts = self.parts(now, records, view);
         self.rise.counted(now, &mut parts);
         let level = records.rack_level();
