@@ -116,6 +116,13 @@ else
     expect_text "without --level-max"
 fi
 new gateway2
+echo "· a ToR of the version before is told of"
+stop tor2
+old tor2
+await 10 1 logged gateway1 tor-refused
+[[ -n $before ]] || (( $(logged tor2 tor-refused) == 1 )) || fail "the ToR does not say that it does not know the level"
+stop tor2
+new tor2
 echo "· a node of the version before is refused, and the rack goes on without it"
 stop node3
 old node3

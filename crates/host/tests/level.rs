@@ -123,7 +123,7 @@ fn a_tor_tells_its_program_and_is_busy_at_a_level_that_it_does_not_know() {
     }
 }
 
-/// What a gateway sends and tells.
+/// The packets and the events of a gateway.
 fn poll(gateway: &mut Gateway) -> (Vec<(Addr, Header)>, Vec<Kind>) {
     let (mut sent, mut told) = (Vec::new(), Vec::new());
     while let Some(output) = gateway.poll() {
@@ -221,7 +221,16 @@ fn a_gateway_asks_its_tors_once_a_second_and_an_old_one_tells_nothing() {
         source: addr(8),
         ..asked[0].reply(Code::SoftOrOk)
     };
-    gateway.handle(at(2_001), Input::Packet(Packet::bare(answer)));
+    for times in 0..2 {
+        gateway.handle(at(2_001), Input::Packet(Packet::bare(answer)));
+        let (_, told) = poll(&mut gateway);
+        let refused = Kind::TorRefused {
+            tor: addr(8),
+            knows_to: 1,
+            rack_level: 2,
+        };
+        assert_eq!(told.contains(&refused), times == 0, "it is told once: {told:?}");
+    }
     let told = gateway.tors()[0].last.clone();
     assert_eq!(told, Some((at(2_001), Software::untold())));
 }

@@ -1,8 +1,8 @@
 //! The rack's *level*: which features its parts may use with each other, so that two versions serve beside each other while a rack is
 //! upgraded part by part.
 //!
-//! A level is a small number. Each build knows a range of levels, and each part tells its range: a node in its status, a ToR in its
-//! answer to a question, a gateway in its record of the registry. A part that tells none is older than this module, and knows
+//! A level is a small number. Each build knows a range of levels, and each part tells its range. A node tells it in its status,
+//! a ToR in its answer to a question, and a gateway in its record of the registry. A part that tells none is older than this module, and knows
 //! [`FIRST`] alone. The registry says the rack's level. The gateway that leads the rack raises the level when every part knows the
 //! higher one ([`Rise`]); nobody ever lowers it.
 //!
@@ -65,7 +65,7 @@ impl fmt::Display for Levels {
     }
 }
 
-/// What a part tells of its program.
+/// The program of a part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Software {
     /// The program's version; empty if the part does not tell it.

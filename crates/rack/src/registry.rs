@@ -383,7 +383,7 @@ pub struct GatewayRecord {
     pub nvme: Option<String>,
     /// Its control API.
     pub control: String,
-    /// What it tells of its program; nothing of one that is older than levels are, or while such a one has stored the records.
+    /// Its program; nothing of one that is older than levels are, or while such a one has stored the records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub software: Option<Software>,
 }

@@ -242,7 +242,7 @@ fn demands_are_read_and_written() {
     assert_eq!(rack::vdc::parse(&golden), Some(lines));
 }
 
-/// What nodes of each level tell. A field that is missing has a meaning, and one that is unknown is passed over.
+/// Statuses of nodes of each level. A field that is missing has a meaning, and one that is unknown is passed over.
 #[test]
 fn statuses_of_every_level_are_read() {
     let expected = NodeStatus {

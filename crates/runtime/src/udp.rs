@@ -102,7 +102,7 @@ impl UdpPort {
         self.send.push(to, packet);
     }
 
-    /// What an operator should know of the paths, and of who sends.
+    /// Events about the paths, and about strangers that send.
     pub fn next_event(&mut self) -> Option<Kind> {
         let told = self.receive.strangers.told.take();
         told.or_else(|| self.send.paths.next_event())

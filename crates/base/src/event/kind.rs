@@ -391,7 +391,7 @@ kinds! {
     "level-raised" Info LevelRaised { to: u32, }
     /// A node does not know the rack's level, and is taken for lost.
     "node-refused" Error NodeRefused { node: NodeId, knows_to: u32, rack_level: u32, }
-    /// A ToR does not know the rack's level. Where there is another one, it is not used.
+    /// A ToR does not know the rack's level. Parts use the other ToR, if there is one.
     "tor-refused" Error TorRefused { tor: Addr, knows_to: u32, rack_level: u32, }
     /// The rack has one node more.
     "node-added" Info NodeAdded { node: NodeId, }

@@ -15,7 +15,10 @@ impl Gateway {
         match (header.op, header.has(flags::REPLY)) {
             (Op::Status, false) => return self.answer_peer(now, &header),
             // A ToR has answered for itself.
-            (Op::Status, true) if header.request == 0 => return flight.tors.answered(now, &packet),
+            (Op::Status, true) if header.request == 0 => {
+                let told = flight.tors.answered(now, &packet, flight.control.level);
+                return told.into_iter().for_each(|kind| flight.tell(kind));
+            }
             _ => {}
         }
         if !header.has(flags::REPLY) {

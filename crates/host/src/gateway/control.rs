@@ -84,7 +84,7 @@ pub struct Control {
     pub rack: Uuid,
     /// The rack's level; 0 until it is known.
     pub level: u8,
-    /// What there is to tell of nodes.
+    /// Events about nodes that are not told yet.
     pub told: Vec<event::Kind>,
 }
 

@@ -212,7 +212,7 @@ pub enum Refusal {
     NodeLevel {
         /// The node.
         node: NodeId,
-        /// What it knows.
+        /// The levels that it knows.
         mismatch: Mismatch,
     },
     /// The nodes cannot be changed so.

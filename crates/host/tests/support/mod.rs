@@ -45,7 +45,7 @@ pub struct World {
     pub gateway: (Addr, u32),
     /// Pages that were written to the medium.
     pub writes: usize,
-    /// What the node has told.
+    /// Events of the node.
     pub told: Vec<Kind>,
 }
 

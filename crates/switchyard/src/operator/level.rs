@@ -41,7 +41,7 @@ impl Part {
     }
 }
 
-/// What nodes and ToRs have told.
+/// The programs of nodes and ToRs, as they have told.
 fn told(gateway: &Gateway) -> Vec<(Named, Software)> {
     let nodes = gateway.nodes().iter();
     let nodes = nodes.filter_map(|node| Some((Named::Node(node.node), node.software()?.1)));
