@@ -453,6 +453,7 @@ impl Config {
         within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 2)?;
         let pool_pages = pool_pages(options.pool, nodes)?;
         let (policy, shaping) = (policy(&options)?, shaping(&options)?);
+        let depth = options.device_depth.unwrap_or(DEVICE_DEPTH);
         let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1))
             * shape
                 .channels
@@ -472,12 +473,7 @@ impl Config {
             over_provisioning: over_provisioning(options.over_provisioning)?,
             cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
             policy,
-            device_depth: within(
-                "device_depth",
-                options.device_depth.unwrap_or(DEVICE_DEPTH),
-                1,
-                DEVICE_DEPTH,
-            )?,
+            device_depth: within("device_depth", depth, 1, DEVICE_DEPTH)?,
             gc: options.gc.unwrap_or(GcPolicy::Rack),
             gc_mode: options.gc_mode.unwrap_or(Collecting::Preemptible),
             shaping,

@@ -5,12 +5,12 @@
 //! before they are answered.
 
 mod answers;
+mod askers;
 mod collector;
 mod group;
 mod held;
 mod roll;
 mod stages;
-mod status;
 mod superblock;
 mod timed;
 mod tors;
@@ -22,17 +22,18 @@ pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
 use answers::Answers;
+use askers::Askers;
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{Addr, Device, Instant, Machine, MediaDone, MediaKind, NodeId, Pool, VssdId, time::earliest};
 use flash::{GcMode, Isolation, OpenError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdEntry};
-use rack::control::{Config, Intent, Lead, Open, parse_rack};
+use rack::control::{Config, Intent, Lead, NodeStatus, Open, Roll, parse_rack};
 use rack::level::Levels;
 use rack::pace::{Cap, Pace};
 use rack::scrub::{self, Scrub};
 use rack::slow;
 use rack::uplink::Uplink;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use superblock::{Changes, Job, lead_of};
 use thiserror::Error;
 use tors::Tors;
@@ -44,8 +45,6 @@ use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 const UNIT_SHIFT: u32 = 48;
 /// Deleted vSSDs that are remembered: far more than requests that can be under way.
 const DELETED_MAX: usize = 256;
-/// Gateways that are remembered to have asked; of more the one that asked longest ago is forgotten.
-const GATEWAYS_MAX: usize = 16;
 /// Index of the node's own media operations.
 const NODE_UNIT: u64 = 0xffff;
 /// Of the operations that write the superblock.
@@ -172,10 +171,7 @@ pub struct Node {
     /// vSSDs of the superblock that cannot be recovered. They are not served, and keep their channels until they are deleted.
     unreadable: Vec<VssdId>,
     corrupt_packets: u64,
-    /// The gateways that have asked how the node is, in which session, and when each did so last.
-    gateways: Vec<(Lead, Instant)>,
-    /// It does not know the rack's level, as a gateway has told: it answers nothing but questions how it is, and sends nothing else.
-    is_refused: bool,
+    askers: Askers,
 }
 
 impl Node {
@@ -204,14 +200,13 @@ impl Node {
                 Answers::new(config.slow),
             ),
             tors: Tors::new(now, config.addr, &config.tors),
+            askers: Askers::new(config.id, config.levels),
             config,
             deleted: VecDeque::new(),
             silence: Silence::default(),
             reports: Vec::new(),
             unreadable: Vec::new(),
             corrupt_packets: 0,
-            gateways: Vec::new(),
-            is_refused: false,
         };
         let entries = node.ssd.vssds().to_vec();
         for entry in &entries {
@@ -368,6 +363,106 @@ impl Node {
         self.changes.is_idle() && slots.all(|slot| slot.unit.is_quiet())
     }
 
+    /// Content of a `status` packet.
+    pub fn status(&self, now: Instant) -> NodeStatus {
+        let mut status = NodeStatus {
+            copied_pages: self.units.pace().pages(),
+            acknowledged: self.units.answers.last().to_vec(),
+            scrubbed_pages: self.units.scrubbed().pages(),
+            scrubs: self.units.scrubbed().passes(),
+            scrubbed_ago_s: self.units.scrubbed().ended().map(|at| now.since(at).as_secs()),
+            node: self.config.id.0,
+            software: Some(self.askers.software()),
+            boot: self.ssd.boot(),
+            boot_before: Some(self.ssd.boot_before()),
+            channels: self.ssd.geometry().channels,
+            free_channels: self.ssd.free_channels(),
+            pages_per_channel: self.pages_per_channel(),
+            group_channels: self.group_channels(),
+            free_rows: self.ssd.free_rows(self.group_channels()),
+            pages_per_row: self.pages_per_row(),
+            free_ratio_min: 1.0,
+            unreadable: self.unreadable.len() as u32,
+            racks: self.racks(),
+            roll: Some(self.roll(now)),
+            lead: self.askers.seen(now).max_by_key(|seen| seen.session),
+            gateways: self.askers.seen(now).collect(),
+            ..NodeStatus::default()
+        };
+        let (mut erases, mut blocks) = (0.0, 0.0);
+        for unit in self.units() {
+            let (stats, flash) = (unit.stats(), unit.flash().stats());
+            erases += flash.erase_count_mean * f64::from(flash.blocks);
+            blocks += f64::from(flash.blocks);
+            status.vssds += 1;
+            status.serving += u32::from(unit.is_serving());
+            status.collecting += u32::from(unit.is_collecting());
+            status.latched += u32::from(unit.is_latched());
+            status.reads += stats.reads;
+            status.writes += stats.writes;
+            status.dirty_pages += unit.dirty_pages() as u64;
+            status.programs += flash.user_programs + flash.gc_programs;
+            status.user_programs += flash.user_programs;
+            status.erases += flash.erases;
+            status.damaged_pages += stats.damaged;
+            status.repaired_pages += stats.repaired;
+            status.compared_pages += stats.compared;
+            status.differed_pages += stats.differed;
+            status.free_ratio_min = status.free_ratio_min.min(unit.flash().free_ratio());
+        }
+        status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };
+        status
+    }
+
+    fn roll(&self, now: Instant) -> Roll {
+        let mut roll = Roll {
+            here: self.ssd.vssds().iter().map(|entry| entry.id.0).collect(),
+            failed: self.unreadable.iter().map(|vssd| vssd.0).collect(),
+            ..Roll::default()
+        };
+        for unit in self.units() {
+            let vssd = unit.identity().vssd.0;
+            if unit.is_latched() || self.changes.is_latched() {
+                roll.failed.push(vssd);
+            } else if !unit.is_serving() {
+                roll.joining.push(vssd);
+                let generation = unit.identity().config.membership.generation;
+                roll.generations.push((vssd, generation));
+            }
+            roll.unheard
+                .extend(unit.leases().unheard(now).map(|peer| (vssd, peer.0)));
+        }
+        roll
+    }
+
+    /// The racks that the vSSDs belong to, as far as that is known.
+    fn racks(&self) -> Vec<Uuid> {
+        let entries = self.ssd.vssds().iter();
+        let configs = entries.filter_map(|entry| Config::parse(&entry.config));
+        let racks = configs.map(|config| config.rack).filter(|rack| !rack.is_nil());
+        racks.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn pages_per_channel(&self) -> u32 {
+        let physical = self.ssd.geometry().pages_per_channel() as f64;
+        (physical * (1.0 - self.config.over_provisioning)) as u32
+    }
+
+    fn group_channels(&self) -> u32 {
+        match self.config.group_channels {
+            0 => self.ssd.geometry().channels,
+            channels => channels.min(self.ssd.geometry().channels),
+        }
+    }
+
+    fn pages_per_row(&self) -> u32 {
+        let (geometry, channels) = (self.ssd.geometry(), self.group_channels());
+        let physical = channels * geometry.pages_per_channel() / geometry.units_per_channel();
+        let visible = (f64::from(physical) * (1.0 - self.config.over_provisioning)) as u32;
+        let max = geometry.logical_pages_max_shared(channels, 1, self.pool.page_bytes());
+        visible.min(max)
+    }
+
     fn packet(&mut self, now: Instant, packet: Packet) {
         let header = packet.header;
         self.tors.uplink.heard(now, &header);
@@ -380,7 +475,7 @@ impl Node {
             header.op,
             Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello | Op::Lease
         );
-        let is_refused = self.is_refused && header.op != Op::Status;
+        let is_refused = self.askers.is_refused() && header.op != Op::Status;
         if header.has(flags::REPLY) && !awaited || is_refused {
             return;
         }
@@ -467,6 +562,14 @@ impl Node {
     fn send_by(&mut self, to: Addr, mut packet: Packet) {
         packet.header.source = self.config.addr;
         self.units.out.push_back(Output::Send { to, packet });
+    }
+
+    #[cold]
+    fn answer_status(&mut self, now: Instant, header: &Header) {
+        let told = self.askers.asked(now, lead_of(header), header.lba);
+        told.into_iter().for_each(|kind| self.tell(kind));
+        let record = roll::emit(self.status(now), header.vssd.0);
+        self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
 
     #[cold]
@@ -860,7 +963,8 @@ impl Machine for Node {
         loop {
             let output = self.tors.poll(&mut self.units.out)?;
             match &output {
-                Output::Send { packet, .. } if self.is_refused && packet.header.op != Op::Status => {}
+                Output::Send { packet, .. } if self.askers.is_refused() && packet.header.op != Op::Status => {
+                }
                 _ => return Some(output),
             }
         }

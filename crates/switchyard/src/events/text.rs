@@ -179,18 +179,6 @@ fn vssd(kind: &Kind) -> Option<String> {
         Kind::TorBack { tor, away } => {
             format!("The ToR {tor} answers again, after {}.", time(away))
         }
-        Kind::TorRefused {
-            tor,
-            knows_to,
-            rack_level,
-        } => format!(
-            "The rack is at level {rack_level}, and the ToR {tor} knows levels up to {knows_to}: start it in {}.",
-            brought_by(rack_level)
-        ),
-        Kind::PacketForeign { from, version } => format!(
-            "Packets of format version {version} come from {from} and are dropped: this version knows {}.",
-            wire::rack::FORMAT_VERSION
-        ),
         Kind::PathNarrow { to, mtu, parts } => format!(
             "The path to {to} has an MTU of {mtu} bytes: a page goes in {parts} datagrams. Jumbo frames would take it in one."
         ),
@@ -322,6 +310,18 @@ fn gateway(kind: &Kind) -> Option<String> {
 /// Events of the control plane about nodes.
 fn nodes(kind: &Kind) -> Option<String> {
     Some(match *kind {
+        Kind::TorRefused {
+            tor,
+            knows_to,
+            rack_level,
+        } => format!(
+            "The rack is at level {rack_level}, and the ToR {tor} knows levels up to {knows_to}: start it in {}.",
+            brought_by(rack_level)
+        ),
+        Kind::PacketForeign { from, version } => format!(
+            "Packets of format version {version} come from {from} and are dropped: this version knows {}.",
+            wire::rack::FORMAT_VERSION
+        ),
         Kind::LevelRaised { to } => {
             format!("All parts of the rack know level {to}: the rack is at this level from now on.")
         }
