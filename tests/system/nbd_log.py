@@ -7,11 +7,13 @@ before a completed FLUSH was sent) and the newest write that was sent: after a c
 the floor on, nothing older and nothing else, and must hold the same when it is read again.
 
   nbd_log.py write HOST:PORT/EXPORT STATE SECONDS   until the time is up or the server is gone
+  nbd_log.py follow TARGET,TARGET… STATE SECONDS    the same at whichever target serves, until the time is up or SIGTERM
   nbd_log.py check HOST:PORT/EXPORT STATE           and takes what is there as the new floor
 """
 import json
 import os
 import random
+import signal
 import socket
 import struct
 import sys
@@ -19,6 +21,8 @@ import time
 import zlib
 
 SECTOR, BLOCK, DEPTH = 512, 4096, 16
+# The server stops, or serves the export no more: it hangs up (NBD protocol, error values).
+ESHUTDOWN = 108
 STAMP = struct.Struct(">QQI")
 
 
@@ -95,17 +99,40 @@ def save(path, state):
 
 
 def write(target, path, seconds):
+    until = time.monotonic() + seconds
+    counts = write_until(target, path, lambda: time.monotonic() >= until)
+    print(f"{counts['writes']} writes and {counts['flushes']} flushes acknowledged")
+
+
+def follow(targets, path, seconds):
+    until, stopped = time.monotonic() + seconds, []
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    is_over = lambda: bool(stopped) or time.monotonic() >= until
+    total, connections = {"writes": 0, "flushes": 0}, 0
+    while not is_over():
+        for target in targets.split(","):
+            try:
+                Nbd(target)
+            except (AssertionError, Gone, OSError):
+                time.sleep(0.02)
+                continue
+            connections += 1
+            for name, count in write_until(target, path, is_over).items():
+                total[name] += count
+    print(f"{total['writes']} writes and {total['flushes']} flushes acknowledged, {connections} connections")
+
+
+def write_until(target, path, is_over):
     state = load(path)
     rng = random.Random(state["next"])
     floor, newest = state["floor"], state["newest"]
     acked, busy, flying, flushing = {}, set(), {}, {}
-    until = time.monotonic() + seconds
     counts = {"writes": 0, "flushes": 0}
     try:
         nbd = Nbd(target)
         blocks = min(nbd.size // BLOCK, 2048)
         while True:
-            while len(flying) + len(flushing) < DEPTH and time.monotonic() < until:
+            while len(flying) + len(flushing) < DEPTH and not is_over():
                 number = state["next"]
                 state["next"] += 1
                 if rng.random() < 0.03:
@@ -130,6 +157,8 @@ def write(target, path, seconds):
             if not flying and not flushing:
                 break
             error, cookie = nbd.reply()
+            if error == ESHUTDOWN:
+                raise Gone
             assert error == 0, f"the server answered {error}"
             if cookie in flushing:
                 floor.update({k: max(v, floor.get(k, 0)) for k, v in flushing.pop(cookie).items()})
@@ -145,7 +174,7 @@ def write(target, path, seconds):
     except (Gone, ConnectionError):
         pass
     save(path, state)
-    print(f"{counts['writes']} writes and {counts['flushes']} flushes acknowledged")
+    return counts
 
 
 def read_all(nbd, blocks):
@@ -194,5 +223,7 @@ def check(target, path):
 if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(sys.argv[2], sys.argv[3], float(sys.argv[4]))
+    elif sys.argv[1] == "follow":
+        follow(sys.argv[2], sys.argv[3], float(sys.argv[4]))
     else:
         check(sys.argv[2], sys.argv[3])

@@ -1,11 +1,13 @@
 //! The ToR as a host: [`rack::tor::Tor`] behind a socket.
 
 use crate::{Input, Output};
+use base::event::Kind;
 use base::{Addr, Duration, Instant, Machine, time::earliest};
+use rack::level::{Levels, Software};
 use rack::port::{Discipline, Port};
 use rack::tor::{Stats, Verdict};
 use std::collections::{BTreeMap, VecDeque};
-use wire::rack::{HEADER_BYTES, Op, Packet, Payload};
+use wire::rack::{Code, HEADER_BYTES, Header, Op, Packet, Payload};
 
 /// How a ToR is set up.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +18,8 @@ pub struct TorConfig {
     pub gc_lease: Duration,
     /// Links of limited rate towards the servers, and who goes first there.
     pub egress: Option<Egress>,
+    /// The levels of the rack in which it serves ([`rack::level`]).
+    pub levels: Levels,
 }
 
 /// A ToR's ports towards servers.
@@ -33,6 +37,8 @@ pub struct Tor {
     tables: rack::tor::Tor,
     /// Of each server that has registered, in order of address, if links are limited.
     ports: BTreeMap<Addr, Port<Packet>>,
+    /// It does not know the rack's level, as a gateway has told: parts that know another ToR are to use that one.
+    is_refused: bool,
     out: VecDeque<Output>,
 }
 
@@ -43,6 +49,7 @@ impl Tor {
             tables: rack::tor::Tor::new(config.gc_lease),
             config,
             ports: BTreeMap::new(),
+            is_refused: false,
             out: VecDeque::new(),
         }
     }
@@ -68,6 +75,30 @@ impl Tor {
                 self.out.push_back(Output::Send { to, packet });
             }
         }
+    }
+
+    /// The answer to a part that asks whether this ToR is there, with what it is to know of the program. Gateways tell the rack's level
+    /// with the question, others 0.
+    #[cold]
+    fn greeting(&mut self, mut header: Header, level: u64) -> Packet {
+        let level = u8::try_from(level).unwrap_or(u8::MAX);
+        let is_refused = match level {
+            0 => self.is_refused,
+            level => !self.config.levels.has(level),
+        };
+        if is_refused && !self.is_refused {
+            self.out.push_back(Output::Event(Kind::TorRefused {
+                tor: self.config.addr,
+                knows_to: self.config.levels.max.into(),
+                rack_level: level.into(),
+            }));
+        }
+        self.is_refused = is_refused;
+        if is_refused {
+            header.code = Code::Busy;
+        }
+        let software = serde_json::to_vec(&Software::own(self.config.levels));
+        Packet::with_record(header, software.expect("plain text serializes"))
     }
 
     /// Counters.
@@ -110,7 +141,10 @@ impl Machine for Tor {
                 let is_answer_of_mine =
                     packet.header.has(wire::rack::flags::REPLY) && !request.has(wire::rack::flags::REPLY);
                 if is_answer_of_mine {
-                    packet = Packet::bare(packet.header);
+                    packet = match request.op {
+                        Op::Status => self.greeting(packet.header, request.lba),
+                        _ => Packet::bare(packet.header),
+                    };
                     packet.header.source = self.config.addr;
                 }
                 self.send(now, to, packet);

@@ -99,6 +99,7 @@ fn start(now: Instant, session: u32) -> (Gateway, Operator) {
         role: Role::Alone { session },
         exchange_within: None,
         heal: None,
+        levels: rack::level::Levels::BUILD,
         nonce: Uuid::from_u128(u128::from(session)),
     };
     (gateway, Operator::new(now, operator))

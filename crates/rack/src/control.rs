@@ -1,5 +1,6 @@
 //! Control records between gateway and node. Layouts: `docs/format/rack-packet.md`.
 
+use crate::level::Software;
 use crate::membership::{GENERATION_BYTES, MEMBER_BYTES, Membership};
 use crate::part::Part;
 use base::{Addr, NodeId};
@@ -312,6 +313,9 @@ pub struct NodeStatus {
     /// That of the start before, by the node's medium.
     #[serde(default)]
     pub boot_before: Option<u32>,
+    /// Its program, and the levels that it knows; nothing of one that is older than levels are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software: Option<Software>,
     /// Channels of its SSD.
     pub channels: u32,
     /// Channels that no vSSD has.
@@ -399,6 +403,11 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
+    /// Its program.
+    pub fn software(&self) -> Software {
+        self.software.clone().unwrap_or_else(Software::untold)
+    }
+
     /// Channels of a set of software-isolated vSSDs here.
     pub fn shared_channels(&self) -> u32 {
         match self.group_channels {

@@ -36,6 +36,7 @@ struct Rack {
 impl Rack {
     fn new(gateways: &[Addr], volumes: u32) -> Self {
         let record = |addr: &Addr| crate::registry::GatewayRecord {
+            software: None,
             addr: addr.to_string(),
             nvme: None,
             control: String::new(),

@@ -19,6 +19,7 @@ pub mod heal;
 pub mod inventory;
 pub mod lead;
 pub mod lease;
+pub mod level;
 pub mod membership;
 pub mod moves;
 pub mod nodes;

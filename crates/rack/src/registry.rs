@@ -3,6 +3,7 @@
 //! The records are plain data; a registry stores them (an embedded file by default). Everything else in the rack can
 //! be rebuilt from them and from the nodes' own superblocks.
 
+use crate::level::{self, Software};
 use base::{Addr, NodeId, VolumeId, VssdId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -239,6 +240,10 @@ fn is_zero(rows: &u32) -> bool {
     *rows == 0
 }
 
+fn is_untold(level: &u8) -> bool {
+    *level == 0
+}
+
 fn is_nobody(node: &u8) -> bool {
     *node == 0
 }
@@ -378,6 +383,9 @@ pub struct GatewayRecord {
     pub nvme: Option<String>,
     /// Its control API.
     pub control: String,
+    /// Its program; nothing of one that is older than levels are, or while such a one has stored the records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub software: Option<Software>,
 }
 
 /// Everything the registry knows.
@@ -385,6 +393,9 @@ pub struct GatewayRecord {
 pub struct Snapshot {
     /// Grows with each change.
     pub epoch: u64,
+    /// The rack's level ([`crate::level`]), if it was ever raised.
+    #[serde(default, skip_serializing_if = "is_untold")]
+    pub level: u8,
     /// The rack's own id, of no other rack.
     #[serde(default, skip_serializing_if = "Uuid::is_nil")]
     pub rack: Uuid,
@@ -434,6 +445,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The rack's level.
+    pub fn rack_level(&self) -> u8 {
+        self.level.max(level::FIRST)
+    }
+
     /// The volume of this name.
     pub fn volume(&self, name: &str) -> Option<&VolumeRecord> {
         self.volumes.iter().find(|volume| volume.name == name)

@@ -1,12 +1,15 @@
 //! The facts that nodes of each version keep of a vSSD, and the requests of gateways of each version, byte for byte as
 //! `docs/format/rack-packet.md` says.
 
-use base::{Addr, NodeId, VssdId};
-use rack::control::{Config, Intent, Lead, Open, Terms};
+use base::{Addr, Lpn, NodeId, Version, VssdId};
+use rack::compare::{Ask, Content};
+use rack::control::{Config, Intent, Lead, NodeStatus, Open, Roll, Terms};
 use rack::inventory::{Inventory, Listed};
+use rack::level::{Levels, Software};
 use rack::membership::{Member, Membership};
 use rack::part::Part;
 use rack::registry::Durability;
+use rack::tor::Registration;
 use uuid::Uuid;
 
 const RACK: &str = "000102030405060708090a0b0c0d0e0f";
@@ -173,4 +176,117 @@ fn inventories_are_read_and_written() {
     let golden = bytes(&["03 00000064 00000012", "00000011 00001000 0002 0003 01 0002 abcd"]);
     assert_eq!(inventory.emit(), golden);
     assert_eq!(Inventory::parse(&golden), Some(inventory));
+}
+
+#[test]
+fn registrations_are_read_and_written() {
+    let registration = |replicas| Registration {
+        vssd: VssdId(9),
+        server: Addr::new([10, 0, 0, 1], 8888),
+        replicas,
+    };
+    let replica = |end: u8| Some((VssdId(end.into()), Addr::new([10, 0, 0, end], 8888)));
+    let golden = [
+        (bytes(&["0a000001 22b8"]), registration([None, None])),
+        (
+            bytes(&[
+                "0a000001 22b8",
+                "00000002 0a000002 22b8",
+                "00000003 0a000003 22b8",
+            ]),
+            registration([replica(2), replica(3)]),
+        ),
+    ];
+    for (bytes, registration) in golden {
+        assert_eq!(registration.emit(), bytes);
+        assert_eq!(Registration::parse(VssdId(9), &bytes), Some(registration));
+    }
+}
+
+#[test]
+fn contents_and_their_differences_are_read_and_written() {
+    let content = |version, crc| Content {
+        version: Version(version),
+        crc,
+    };
+    let ask = Ask {
+        peer: 0,
+        first: Lpn(8),
+        pages: 3,
+    };
+    let ours = |lpn: Lpn| (lpn.0 != 9).then(|| content(u64::from(lpn.0) << 8 | 1, 0xaabb_ccdd));
+    let digest = bytes(&[
+        "0000000000000801 aabbccdd",
+        "ffffffffffffffff 00000000",
+        "0000000000000a01 aabbccdd",
+    ]);
+    assert_eq!(rack::compare::digest(&ask, ours), digest);
+    let theirs = |lpn: Lpn| {
+        Some(content(
+            u64::from(lpn.0) << 8 | 1,
+            if lpn.0 == 10 { 7 } else { 0xaabb_ccdd },
+        ))
+    };
+    let answer = bytes(&["0003", "0002 0000000000000a01 00000007"]);
+    assert_eq!(rack::compare::answer(Lpn(8), &digest, theirs), answer);
+}
+
+#[test]
+fn demands_are_read_and_written() {
+    let golden = bytes(&[
+        "00000007",
+        "0000000000000001 0000000000000002 0000000000000003 0000000000001000",
+    ]);
+    let lines = vec![(VssdId(7), [1, 2, 3, 4096])];
+    assert_eq!(rack::vdc::emit(&lines), golden);
+    assert_eq!(rack::vdc::parse(&golden), Some(lines));
+}
+
+/// Statuses of nodes of each level. A field that is missing has a meaning, and one that is unknown is passed over.
+#[test]
+fn statuses_of_every_level_are_read() {
+    let expected = NodeStatus {
+        node: 3,
+        boot: 1_800_000_000,
+        boot_before: Some(1_700_000_000),
+        channels: 16,
+        free_channels: 4,
+        pages_per_channel: 1_000,
+        vssds: 2,
+        serving: 1,
+        racks: vec![uuid(RACK)],
+        roll: Some(Roll {
+            here: vec![5, 7],
+            joining: vec![7],
+            generations: vec![(7, 4)],
+            ..Roll::default()
+        }),
+        reads: 11,
+        free_ratio_min: 0.5,
+        ..NodeStatus::default()
+    };
+    let levels = Levels { min: 1, max: 2 };
+    let told = Some(Software {
+        version: "0.1.0".to_owned(),
+        levels,
+    });
+    for (golden, software) in [
+        (include_str!("golden/status-1.json"), None),
+        (include_str!("golden/status-2.json"), told),
+    ] {
+        let read: NodeStatus = serde_json::from_str(golden).expect("a status");
+        let known = software.clone().unwrap_or_else(Software::untold);
+        assert_eq!(read.software(), known);
+        assert_eq!(
+            read,
+            NodeStatus {
+                software,
+                ..expected.clone()
+            }
+        );
+    }
+    assert_eq!(
+        serde_json::to_string(&expected).expect("it serializes"),
+        include_str!("golden/status-1.json").trim_end()
+    );
 }

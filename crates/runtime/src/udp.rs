@@ -25,12 +25,16 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::{io, mem, ptr};
 use wire::parts::Assembler;
-use wire::rack::{HEADER_BYTES, Header, Malformed, PARTS_MAX, PAYLOAD_BYTES_MAX, Packet, Part, Payload};
+use wire::rack::{
+    FORMAT_VERSION_AT, HEADER_BYTES, Header, Malformed, PARTS_MAX, PAYLOAD_BYTES_MAX, Packet, Part, Payload,
+};
 
 /// Packets of one system call. More are left to the next turn, so that other sources get theirs.
 pub(crate) const BATCH: usize = 64;
 /// Packets of which a socket keeps parts. Each may hold a page.
 const PACKETS_IN_PARTS: usize = 64;
+/// Addresses that are told of because of the format version of their packets; of any more nothing is told.
+const STRANGERS_MAX: usize = 64;
 /// Asked for as each socket's receive and send buffer: some thousands of full packets. Without the right to exceed it
 /// (CAP_NET_ADMIN), the system's limit (`net.core.rmem_max`, `wmem_max`) holds.
 const SOCKET_BUFFER_BYTES: libc::c_int = 32 << 20;
@@ -98,9 +102,10 @@ impl UdpPort {
         self.send.push(to, packet);
     }
 
-    /// What an operator should know of the paths.
+    /// Events about the paths, and about strangers that send.
     pub fn next_event(&mut self) -> Option<Kind> {
-        self.send.paths.next_event()
+        let told = self.receive.strangers.told.take();
+        told.or_else(|| self.send.paths.next_event())
     }
 
     /// Hands everything collected to the kernel.
@@ -205,6 +210,9 @@ struct ReceiveBatch {
     /// Written by the kernel through the messages.
     #[expect(dead_code, reason = "owned here, reached through the messages")]
     controls: Box<[ControlBytes]>,
+    /// Whence each datagram came; written by the kernel through the messages.
+    sources: Box<[libc::sockaddr_in]>,
+    strangers: Strangers,
     /// When the last batch was received, in ns of the system's clock.
     received_ns: u64,
     pages: Vec<Option<Page>>,
@@ -232,13 +240,21 @@ impl ReceiveBatch {
             iovecs[0] = iovec(header.as_mut_ptr(), HEADER_BYTES);
         }
         let mut controls = vec![ControlBytes([0; 64]); BATCH].into_boxed_slice();
+        // SAFETY: a `sockaddr_in` of zeros is valid.
+        let nowhere: libc::sockaddr_in = unsafe { mem::zeroed() };
+        let mut sources = vec![nowhere; BATCH].into_boxed_slice();
         let mut messages: Box<[_]> = iovecs.iter_mut().map(message).collect();
         for (message, control) in messages.iter_mut().zip(&mut controls) {
             message.msg_hdr.msg_control = ptr::from_mut(control).cast();
         }
+        for (message, source) in messages.iter_mut().zip(&mut sources) {
+            message.msg_hdr.msg_name = ptr::from_mut(source).cast();
+        }
         Self {
             headers,
             controls,
+            sources,
+            strangers: Strangers::default(),
             received_ns: 0,
             pages: (0..BATCH).map(|_| None).collect(),
             iovecs,
@@ -294,9 +310,10 @@ impl ReceiveBatch {
         }
         for message in &mut self.messages[..count] {
             message.msg_hdr.msg_controllen = mem::size_of::<ControlBytes>();
+            message.msg_hdr.msg_namelen = mem::size_of::<libc::sockaddr_in>() as libc::socklen_t;
         }
         counters.syscalls.bump();
-        // SAFETY: the first `count` messages point at live control buffers and iovecs, which point at header buffers of their own and at
+        // SAFETY: the first `count` messages point at live addresses, control buffers and iovecs, which point at header buffers of their own and at
         // unshared pages that this batch holds (or at the overflow buffer); nobody else reads or writes them during
         // the call.
         let result = unsafe {
@@ -326,7 +343,16 @@ impl ReceiveBatch {
         let bytes = message.msg_len as usize;
         let payload_bytes = bytes.saturating_sub(HEADER_BYTES);
         let header = &self.headers[index][..bytes.min(HEADER_BYTES)];
-        let (mut header, part) = Header::parse_part(header, payload_bytes).map_err(Refused::Malformed)?;
+        let (mut header, part) = match Header::parse_part(header, payload_bytes) {
+            Ok(parsed) => parsed,
+            Err(reason) => {
+                if reason == Malformed::FormatVersion {
+                    self.strangers
+                        .note(&self.sources[index], header[FORMAT_VERSION_AT]);
+                }
+                return Err(Refused::Malformed(reason));
+            }
+        };
         let waited_ns =
             arrival_ns(&message.msg_hdr).map_or(0, |arrival| self.received_ns.saturating_sub(arrival));
         header.lat_ns = header
@@ -387,6 +413,28 @@ impl ReceiveBatch {
             }
         }
         Ok(self.parts.take(&header, part, chunk))
+    }
+}
+
+/// Addresses whence packets of another format version have come. Each is told once.
+#[derive(Default)]
+struct Strangers {
+    known: Vec<Addr>,
+    told: Option<Kind>,
+}
+
+impl Strangers {
+    #[cold]
+    fn note(&mut self, source: &libc::sockaddr_in, version: u8) {
+        let from = Addr {
+            ip: u32::from_be(source.sin_addr.s_addr),
+            port: u16::from_be(source.sin_port),
+        };
+        if self.known.len() < STRANGERS_MAX && !self.known.contains(&from) {
+            self.known.push(from);
+            let version = version.into();
+            self.told = Some(Kind::PacketForeign { from, version });
+        }
     }
 }
 
@@ -714,6 +762,32 @@ mod tests {
             refused,
             [Short, Short, HeaderChecksum, Length, Length].map(Refused::Malformed)
         );
+    }
+
+    #[test]
+    fn another_format_version_is_refused_and_told_once_for_each_address() {
+        let pool = Pool::new(200, SECTOR_BYTES);
+        let counters = Counters::default();
+        let (a, mut b) = pair(&pool);
+        let (c, _) = pair(&pool);
+        let mut bytes = [0u8; HEADER_BYTES];
+        Header::new(Op::Flush, VssdId(1)).emit(&mut bytes);
+        bytes[FORMAT_VERSION_AT] += 1;
+        let version = bytes[FORMAT_VERSION_AT].into();
+        let mut told = Vec::new();
+        for port in [&a, &a, &c, &a] {
+            let sent = port.socket.send_to(&bytes, b.address());
+            sent.expect("loopback takes it");
+            assert_eq!(b.receive(&pool, &counters), 1);
+            let refused = b.take(0, &counters).expect_err("malformed");
+            assert_eq!(refused, Refused::Malformed(Malformed::FormatVersion));
+            told.extend(b.next_event());
+        }
+        let foreign = |port: &UdpPort| Kind::PacketForeign {
+            from: addr(port.address()),
+            version,
+        };
+        assert_eq!(told, [foreign(&a), foreign(&c)]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use host::operator::{
 use host::{Gateway, Input, Output};
 use rack::control::NodeStatus;
 use rack::heal::Rules;
+use rack::level::Levels;
 use rack::registry::{
     DrainRecord, JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord,
 };
@@ -237,13 +238,14 @@ impl Operators {
     }
 
     /// A gateway starts, and its operator with it.
-    pub fn started(&mut self, gateway: usize, boot: u32, now: Instant, role: Role) {
+    pub fn started(&mut self, gateway: usize, boot: u32, now: Instant, (role, levels): (Role, Levels)) {
         let Some(control) = self.control else { return };
         self.commands.gateway_lost(gateway);
         let config = OperatorConfig {
             role,
             exchange_within: Some(control.exchange_within),
             heal: control.heal,
+            levels,
             nonce: Uuid::from_u64_pair(gateway as u64 + 1, u64::from(boot) + 1),
         };
         self.running[gateway] = Some(Running {

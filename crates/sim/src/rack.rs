@@ -27,6 +27,7 @@ use host::{
 };
 use rack::control::{Config, NodeStatus};
 use rack::gc::TOR_LEASE;
+use rack::level::Levels;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use rack::{scrub, slow};
 
@@ -186,6 +187,13 @@ pub struct RackOptions {
     pub failover: Option<Failover>,
     /// Volumes.
     pub volumes: Vec<Layout>,
+    /// The levels that the process of a host knows, by the host's index and the number of the start.
+    pub levels: fn(usize, u32) -> Levels,
+}
+
+/// All processes are of this build.
+pub fn newest(_host: usize, _boot: u32) -> Levels {
+    Levels::BUILD
 }
 
 /// How gateways look after each other.
@@ -441,7 +449,7 @@ impl RackFleet {
     ) -> Result<RackHost, String> {
         match medium {
             Some(medium) => {
-                let node = self.open_node(index, now, pool, medium)?;
+                let node = self.open_node((index, boot), now, pool, medium)?;
                 Ok(RackHost::Node(Box::new(node)))
             }
             None if self.tors().contains(&index) => {
@@ -449,6 +457,7 @@ impl RackFleet {
                     addr: self.addr(index),
                     gc_lease: TOR_LEASE,
                     egress: self.options.egress,
+                    levels: (self.options.levels)(index, boot),
                 };
                 Ok(RackHost::Tor(Box::new(Tor::new(config))))
             }
@@ -472,7 +481,7 @@ impl RackFleet {
 
     fn open_node(
         &self,
-        index: usize,
+        (index, boot): (usize, u32),
         now: Instant,
         pool: &Pool,
         medium: &mut dyn Device,
@@ -495,6 +504,7 @@ impl RackFleet {
             scrub: self.options.scrub,
             slow: self.options.slow,
             controller: self.options.controller.map(|_| self.addr(self.controller())),
+            levels: (self.options.levels)(index, boot),
             ..NodeConfig::new(NodeId(index as u8), self.addr(index), self.tors_of(index))
         };
         Node::open(now, config, pool.clone(), medium).map_err(|e| e.to_string())
@@ -566,7 +576,9 @@ impl Fleet for RackFleet {
         let is_gateway = (self.gateway(0)..self.controller()).contains(&index);
         if is_gateway {
             let role = self.role(index, boot);
-            self.operators.started(index - self.gateway(0), boot, now, role);
+            let levels = (self.options.levels)(index, boot);
+            self.operators
+                .started(index - self.gateway(0), boot, now, (role, levels));
         }
         self.build(
             index,

@@ -102,6 +102,7 @@ impl SimRegistry {
             addr: addr.to_string(),
             nvme: None,
             control: String::new(),
+            software: None,
         };
         self.stored.gateways = gateways.iter().map(record).collect();
     }

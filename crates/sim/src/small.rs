@@ -4,7 +4,7 @@
 use crate::client::{LoadSpec, Pace, Shape};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults};
-use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors};
+use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors, newest};
 use crate::run::{AtCut, RunSpec};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
@@ -85,6 +85,7 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
         controller: None,
         failover: None,
         volumes,
+        levels: newest,
     }
 }
 

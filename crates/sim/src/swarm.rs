@@ -13,7 +13,7 @@ use crate::fault::Metadata;
 use crate::files::{self, FilesOptions};
 use crate::net::{Delay, LinkModel, NetFaults};
 use crate::operators::Control;
-use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES, Tors};
+use crate::rack::{Failover, Layout, RackFleet, RackOptions, SIM_PAGE_BYTES, Tors, newest};
 use crate::reached::Reached;
 use crate::registry::{ControlCanary, RegistryModel};
 use crate::run::{AtCut, Fault, Fleet, Outcome, Run, RunSpec};
@@ -460,6 +460,12 @@ fn draw_registry(rng: &mut Rng) -> RegistryModel {
     }
 }
 
+const GC_MODES: [GcMode; 3] = [
+    GcMode::Blocking,
+    GcMode::Preemptible { step_pages: 2 },
+    GcMode::Free,
+];
+
 fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
     let nodes = rng.between(if heals { 3 } else { 2 }, 6) as u32;
     let gateways = rng.between(1, 3) as u32;
@@ -488,14 +494,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
         gateways,
         geometry,
         timing: Timing::built_in(pick(rng, Timing::BUILT_IN)).expect("it is built in"),
-        gc_mode: pick(
-            rng,
-            &[
-                GcMode::Blocking,
-                GcMode::Preemptible { step_pages: 2 },
-                GcMode::Free,
-            ],
-        ),
+        gc_mode: pick(rng, &GC_MODES),
         checkpoint_every_programs: pick(rng, &[64, 500, 1 << 20]),
         borrow_blocks: 8,
         unit: UnitConfig {
@@ -521,6 +520,7 @@ fn draw_rack(heals: bool, rng: &mut Rng) -> RackOptions {
         controller: None,
         failover: None,
         volumes,
+        levels: newest,
     };
     if !is_large && rng.chance(0.3) {
         let mut shared = options.clone();

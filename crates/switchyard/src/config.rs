@@ -16,6 +16,7 @@ use host::Central;
 use host::gateway::Reads;
 use rack::gc::Coordination;
 use rack::heal::Rules;
+use rack::level::{self, Levels};
 use rack::pace::Cap;
 use rack::placement::Isolation;
 use rack::registry::Durability;
@@ -231,6 +232,9 @@ pub struct Options {
     /// Seconds from the begin of such a pass over all pages to that of the next one [default: 604800]
     #[arg(long, value_name = "S")]
     pub scrub_every_s: Option<u64>,
+    /// The highest level of the rack that its parts may serve at, to keep the way back open [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub level_max: Option<u8>,
 }
 
 macro_rules! overlay {
@@ -288,6 +292,7 @@ impl Options {
             copy_mib_per_s,
             scrub_mib_per_s,
             scrub_every_s,
+            level_max,
         )
     }
 
@@ -375,6 +380,8 @@ pub struct Config {
     pub scrub: scrub::Options,
     /// How sets of volumes are healed.
     pub heal: Rules,
+    /// The levels of the rack at which the parts here may serve (from `level_max`).
+    pub levels: Levels,
 }
 
 /// Most nodes of a rack in one process: each has a socket with receive buffers out of the pool.
@@ -446,6 +453,7 @@ impl Config {
         within("rack_port", rack_port, 1, u16::MAX - u16::from(nodes) - 2)?;
         let pool_pages = pool_pages(options.pool, nodes)?;
         let (policy, shaping) = (policy(&options)?, shaping(&options)?);
+        let depth = options.device_depth.unwrap_or(DEVICE_DEPTH);
         let vssds_max = usize::from(nodes).div_ceil(cores.saturating_sub(1).max(1))
             * shape
                 .channels
@@ -465,12 +473,7 @@ impl Config {
             over_provisioning: over_provisioning(options.over_provisioning)?,
             cache_pages: cache_pages(options.cache, pool_pages, vssds_max)?,
             policy,
-            device_depth: within(
-                "device_depth",
-                options.device_depth.unwrap_or(DEVICE_DEPTH),
-                1,
-                DEVICE_DEPTH,
-            )?,
+            device_depth: within("device_depth", depth, 1, DEVICE_DEPTH)?,
             gc: options.gc.unwrap_or(GcPolicy::Rack),
             gc_mode: options.gc_mode.unwrap_or(Collecting::Preemptible),
             shaping,
@@ -494,6 +497,7 @@ impl Config {
             media_timeout: media_timeout(options.media_timeout_s)?,
             copy_cap: copy_cap(options.copy_mib_per_s)?,
             scrub: scrubbing(options.scrub_mib_per_s, options.scrub_every_s)?,
+            levels: levels(options.level_max)?,
         })
     }
 
@@ -550,8 +554,16 @@ impl Config {
         node.copy_cap = self.copy_cap;
         node.group_channels = self.group_channels;
         node.scrub = self.scrub;
+        node.levels = self.levels;
         node
     }
+}
+
+/// The levels that the parts here know.
+fn levels(max: Option<u8>) -> anyhow::Result<Levels> {
+    let max = max.unwrap_or(level::NEWEST);
+    let held = Levels::up_to(within("level_max", max, level::FIRST, level::NEWEST)?);
+    Ok(held.expect("it was checked"))
 }
 
 /// Bytes of a volume, checked: whole sectors.

@@ -225,9 +225,13 @@ fn show(node: &Node, json: bool) -> anyhow::Result<()> {
     }
     println!("node        {} at {}", node.id, node.addr);
     let status = &node.status;
-    match node.answers {
-        true => println!("answers     yes, started {} (UTC)", time::start(status.boot)),
-        false => println!("answers     no"),
+    match (&node.refused, node.answers) {
+        (Some(refused), _) => println!("answers     but does not serve: {refused}"),
+        (None, true) => println!("answers     yes, started {} (UTC)", time::start(status.boot)),
+        (None, false) => println!("answers     no"),
+    }
+    if node.answers {
+        println!("program     {}", status.software());
     }
     println!("copies      {}", node.copies);
     if node.answers {

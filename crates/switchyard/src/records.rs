@@ -295,6 +295,9 @@ fn restored(backup: Snapshot, stored: Option<&Snapshot>) -> anyhow::Result<Snaps
         next_volume,
         ..backup
     };
+    // The level never falls, whatever the backup is of.
+    let level = stored.filter(|stored| stored.rack == next.rack);
+    next.level = next.level.max(level.map_or(0, |stored| stored.level));
     // Nobody leads now. Sessions that were given since are not given again.
     next.give_back_leads();
     let last = stored.map_or(0, Snapshot::session_max);

@@ -1,11 +1,12 @@
 //! `switchyard status`: a running rack at one moment.
 
-use crate::control::api::{Drain, Node, Status, Tor};
+use crate::control::api::{Drain, Node, Rack, Status, Tor};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
 use crate::events::time;
 use crate::volume;
 use clap::Args;
+use rack::level::Software;
 use std::fmt::Write;
 
 /// `switchyard status`.
@@ -46,6 +47,9 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     if status.rebalancing {
         println!("copies move until free room is even over the nodes");
     }
+    if let Some(rack) = &status.rack {
+        print!("{}", programs(rack));
+    }
     print!("{}", counters(&status));
     Ok(())
 }
@@ -66,16 +70,31 @@ pub fn nodes(nodes: &[Node]) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{:<5} {:<22} {:<19} {:>9} {:>13} {:>11} {:>7} {:>6} {:>6}",
-        "node", "address", "started (UTC)", "channels", "vSSDs serving", "collecting", "dirty", "WA", "free"
+        "{:<5} {:<22} {:<19} {:>8} {:>5} {:>9} {:>13} {:>11} {:>7} {:>6} {:>6}",
+        "node",
+        "address",
+        "started (UTC)",
+        "version",
+        "level",
+        "channels",
+        "vSSDs serving",
+        "collecting",
+        "dirty",
+        "WA",
+        "free"
     );
     for node in nodes {
         let s = &node.status;
+        if let Some(refused) = &node.refused {
+            let _ = writeln!(text, "{:<5} {:<22} does not serve: {refused}", node.id, node.addr);
+            continue;
+        }
         if !node.answers {
             let trouble = trouble(node);
             let _ = writeln!(text, "{:<5} {:<22} does not answer{trouble}", node.id, node.addr);
             continue;
         }
+        let software = s.software();
         let amplification = if s.user_programs == 0 {
             1.0
         } else {
@@ -83,10 +102,12 @@ pub fn nodes(nodes: &[Node]) -> String {
         };
         let _ = writeln!(
             text,
-            "{:<5} {:<22} {:<19} {:>9} {:>13} {:>11} {:>7} {:>6.2} {:>5.0}%{}",
+            "{:<5} {:<22} {:<19} {:>8} {:>5} {:>9} {:>13} {:>11} {:>7} {:>6.2} {:>5.0}%{}",
             node.id,
             node.addr,
             time::start(s.boot),
+            software.version,
+            software.levels.max,
             format!("{}/{}", s.channels - s.free_channels, s.channels),
             format!("{}/{}", s.serving, s.vssds),
             s.collecting,
@@ -147,6 +168,36 @@ fn trouble(node: &Node) -> String {
     text
 }
 
+/// The rack's level, what the next one waits for, and a line for each program that parts have.
+pub fn programs(rack: &Rack) -> String {
+    let mut text = format!("rack at level {}", rack.level);
+    if !rack.waits_for.is_empty() {
+        let _ = write!(
+            text,
+            "; level {} waits for {}",
+            rack.level + 1,
+            rack.waits_for.join(", ")
+        );
+    }
+    text.push('\n');
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for program in &rack.parts {
+        let software = Software {
+            version: program.version.clone(),
+            levels: program.levels,
+        };
+        let name = software.to_string();
+        match groups.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, parts)) => parts.push(&program.part),
+            None => groups.push((name, vec![&program.part])),
+        }
+    }
+    for (name, parts) in groups {
+        let _ = writeln!(text, "{name}: {}", parts.join(", "));
+    }
+    text
+}
+
 /// The two ToRs, one a line.
 pub fn tors(tors: &[Tor]) -> String {
     let line = |tor: &Tor| {
@@ -182,6 +233,8 @@ fn counters(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::api::Program;
+    use rack::level::Levels;
 
     #[test]
     fn durations_have_two_units() {
@@ -204,6 +257,41 @@ mod tests {
             "ToR   10.0.0.1:8888          does not answer\nToR   10.0.0.2:8888          is used\n"
         );
         assert_eq!(tors(&[]), "");
+    }
+
+    #[test]
+    fn programs_are_grouped_and_the_level_says_what_it_waits_for() {
+        let program = |part: &str, version: &str, max| Program {
+            part: part.into(),
+            version: version.into(),
+            levels: Levels { min: 1, max },
+        };
+        let rack = Rack {
+            level: 1,
+            newest: 2,
+            waits_for: vec!["node 2".into()],
+            parts: vec![
+                program("node 1", "0.1.0", 2),
+                program("node 2", "", 1),
+                program("ToR 10.0.0.1:8888", "0.1.0", 2),
+            ],
+        };
+        assert_eq!(
+            programs(&rack),
+            "rack at level 1; level 2 waits for node 2\n\
+             version 0.1.0, which knows levels 1 to 2: node 1, ToR 10.0.0.1:8888\n\
+             an earlier version, which knows level 1: node 2\n"
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_refused_says_why() {
+        let node = Node {
+            id: 3,
+            refused: Some("the rack is at level 2".into()),
+            ..Node::default()
+        };
+        assert!(nodes(&[node]).contains("does not serve: the rack is at level 2"));
     }
 
     #[test]

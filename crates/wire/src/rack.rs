@@ -17,6 +17,8 @@ pub const HEADER_BYTES: usize = 72;
 pub const PAYLOAD_BYTES_MAX: usize = limits::PAGE_BYTES;
 /// Format version, in every packet.
 pub const FORMAT_VERSION: u8 = 1;
+/// Its place, in the headers of all versions.
+pub const FORMAT_VERSION_AT: usize = 9;
 
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 
@@ -326,7 +328,7 @@ impl Header {
         bytes[0] = self.op as u8;
         bytes[1..5].copy_from_slice(&self.vssd.0.to_be_bytes());
         bytes[5..9].copy_from_slice(&self.lat_ns.to_be_bytes());
-        bytes[9] = FORMAT_VERSION;
+        bytes[FORMAT_VERSION_AT] = FORMAT_VERSION;
         bytes[10] = self.code as u8;
         bytes[11] = self.flags;
         bytes[12] = part.number();
@@ -358,7 +360,7 @@ impl Header {
     /// Reads the header of a packet, or of a part of it, from the start of a datagram whose payload is `payload_bytes` long.
     pub fn parse_part(bytes: &[u8], payload_bytes: usize) -> Result<(Self, Part), Malformed> {
         let bytes: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(Malformed::Short)?;
-        if bytes[9] != FORMAT_VERSION {
+        if bytes[FORMAT_VERSION_AT] != FORMAT_VERSION {
             return Err(Malformed::FormatVersion);
         }
         if crc32c::crc32c(&bytes[..HEADER_CRC_AT]) != u32_at(bytes, HEADER_CRC_AT) {

@@ -3,7 +3,7 @@
 
 use base::{Addr, Version, VssdId};
 use std::collections::BTreeSet;
-use wire::rack::{Code, HEADER_BYTES, Header, Op, PAYLOAD_BYTES_MAX, Part};
+use wire::rack::{Code, HEADER_BYTES, Header, Op, PAYLOAD_BYTES_MAX, Part, flags};
 
 const VERSION_1: &str = include_str!("golden/rack-packet-1.txt");
 const PARTS: &str = include_str!("golden/rack-packet-1-parts.txt");
@@ -42,7 +42,7 @@ fn name(op: Op) -> &'static str {
 
 #[test]
 fn packets_of_version_1_are_read_and_written() {
-    let (mut ops, mut codes) = (BTreeSet::new(), BTreeSet::new());
+    let (mut ops, mut codes, mut seen) = (BTreeSet::new(), BTreeSet::new(), 0);
     for line in VERSION_1.lines().filter(|line| !line.starts_with('#')) {
         let fields: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| fields[at].parse::<u32>().expect("a number");
@@ -82,9 +82,11 @@ fn packets_of_version_1_are_read_and_written() {
         assert_eq!(written.as_slice(), bytes, "{line}");
         ops.insert(header.op);
         codes.insert(header.code);
+        seen |= header.flags;
     }
     assert!(ops.iter().eq(Op::ALL), "each operation has a packet: {ops:?}");
     assert!(codes.iter().eq(Code::ALL), "each code has a packet: {codes:?}");
+    assert_eq!(seen, flags::ALL, "each flag has a packet");
 }
 
 #[test]

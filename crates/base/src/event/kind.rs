@@ -335,6 +335,8 @@ kinds! {
     "tor-back" Info TorBack { tor: Addr, away: Duration, }
     /// Datagrams to a host are too short for a page: it goes in parts.
     "path-narrow" Info PathNarrow { to: Addr, mtu: u32, parts: u32, }
+    /// Packets of another format version came from an address, and are dropped.
+    "packet-foreign" Warn PacketForeign { from: Addr, version: u32, }
     /// A medium failed: its vSSD takes no more writes before the next start.
     "medium-latched" Error MediumLatched { vssd: VssdId, operation: MediumOperation, }
     /// A medium does not answer: an operation was given up at its deadline.
@@ -385,6 +387,12 @@ kinds! {
     "member-moved" Info MemberMoved { volume: VolumeId, vssd: VssdId, node: NodeId, took: Duration, }
     /// A set has more copies than it should have, and gives one up.
     "copy-dropped" Info CopyDropped { volume: VolumeId, vssd: VssdId, }
+    /// All parts know a higher level, which the rack has from now on.
+    "level-raised" Info LevelRaised { to: u32, }
+    /// A node does not know the rack's level, and is taken for lost.
+    "node-refused" Error NodeRefused { node: NodeId, knows_to: u32, rack_level: u32, }
+    /// A ToR does not know the rack's level. Parts use the other ToR, if there is one.
+    "tor-refused" Error TorRefused { tor: Addr, knows_to: u32, rack_level: u32, }
     /// The rack has one node more.
     "node-added" Info NodeAdded { node: NodeId, }
     /// A node is to have no members any more.

@@ -15,7 +15,10 @@ impl Gateway {
         match (header.op, header.has(flags::REPLY)) {
             (Op::Status, false) => return self.answer_peer(now, &header),
             // A ToR has answered for itself.
-            (Op::Status, true) if header.request == 0 => return,
+            (Op::Status, true) if header.request == 0 => {
+                let told = flight.tors.answered(now, &packet, flight.control.level);
+                return told.into_iter().for_each(|kind| flight.tell(kind));
+            }
             _ => {}
         }
         if !header.has(flags::REPLY) {
@@ -52,6 +55,9 @@ impl Gateway {
         if let Some(status) = flight.control.answered(now, &packet) {
             let verdicts = flight.slowness.hear(now, status);
             verdicts.iter().for_each(|verdict| flight.tell_slow(verdict));
+        }
+        while let Some(kind) = flight.control.told.pop() {
+            flight.tell(kind);
         }
         flight.fenced(now, &header);
         self.changes.advance(now, flight);

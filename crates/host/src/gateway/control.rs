@@ -1,8 +1,9 @@
 //! The gateway's control work: opening and deleting vSSDs on nodes, asking nodes for their status. Each request is
 //! repeated until it is answered.
 
-use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId};
+use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId, event};
 use rack::control::{Intent, NodeStatus, Open, Roll, Terms, emit_rack};
+use rack::level::Software;
 use rack::membership::{Member, Membership};
 use rack::part::Part;
 use rack::registry::SetRecord;
@@ -61,6 +62,8 @@ pub struct NodeAnswer {
     told: Roll,
     /// It is much slower than the others.
     pub slow: bool,
+    /// Its last answer was refused, as it does not know the rack's level: it counts as one that does not answer.
+    pub refused: Option<(Instant, Software)>,
 }
 
 /// Requests in progress and nodes known.
@@ -79,6 +82,10 @@ pub struct Control {
     pub sessions: BTreeMap<VolumeId, u32>,
     /// The rack that the vSSDs belong to; nil until it is known.
     pub rack: Uuid,
+    /// The rack's level; 0 until it is known.
+    pub level: u8,
+    /// Events about nodes that are not told yet.
+    pub told: Vec<event::Kind>,
 }
 
 /// Requests of the control path are numbered apart from the data path's.
@@ -90,6 +97,24 @@ fn addr_of(nodes: &[NodeAnswer], node: NodeId) -> Addr {
 }
 
 impl NodeAnswer {
+    /// One that has not answered yet.
+    fn unheard(node: NodeId, addr: Addr) -> Self {
+        Self {
+            node,
+            addr,
+            last: None,
+            told: Roll::default(),
+            slow: false,
+            refused: None,
+        }
+    }
+
+    /// Its program as it has told, and when it did so.
+    pub fn software(&self) -> Option<(Instant, Software)> {
+        let served = || self.last.as_ref().map(|(at, status)| (*at, status.software()));
+        self.refused.clone().or_else(served)
+    }
+
     /// Takes a status. Of many vSSDs it tells some: then the node is to be asked for more, from this number on.
     fn take(&mut self, now: Instant, mut status: NodeStatus) -> Option<VssdId> {
         if let Some(part) = status.roll_part.take() {
@@ -112,13 +137,7 @@ impl Control {
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Addr)>) -> Self {
         let nodes = nodes
             .into_iter()
-            .map(|(node, addr)| NodeAnswer {
-                node,
-                addr,
-                last: None,
-                told: Roll::default(),
-                slow: false,
-            })
+            .map(|(node, addr)| NodeAnswer::unheard(node, addr))
             .collect();
         Self {
             asks: Vec::new(),
@@ -129,6 +148,8 @@ impl Control {
             session: 0,
             sessions: BTreeMap::new(),
             rack: Uuid::nil(),
+            level: 0,
+            told: Vec::new(),
         }
     }
 
@@ -138,13 +159,7 @@ impl Control {
         let answer = |&(node, addr): &(NodeId, Addr)| {
             let is_it = |known: &&NodeAnswer| (known.node, known.addr) == (node, addr);
             let known = known.iter().find(is_it).cloned();
-            known.unwrap_or(NodeAnswer {
-                node,
-                addr,
-                last: None,
-                told: Roll::default(),
-                slow: false,
-            })
+            known.unwrap_or_else(|| NodeAnswer::unheard(node, addr))
         };
         self.nodes = nodes.iter().map(answer).collect();
         let is_known = |ask: &Ask| nodes.iter().any(|(node, _)| *node == ask.node);
@@ -350,11 +365,32 @@ impl Control {
         let status = serde_json::from_slice::<NodeStatus>(packet.record()).ok()?;
         let place = self.nodes.iter().position(|node| node.addr == header.source)?;
         let node = self.nodes[place].node;
+        if self.is_refused(now, place, &status) {
+            return None;
+        }
         if let Some(next) = self.nodes[place].take(now, status) {
             self.ask(now, Owner::Nodes, next, node, Op::Status, Vec::new());
             return None;
         }
         self.nodes[place].last.as_ref().map(|(_, status)| status)
+    }
+
+    /// True if a node does not know the rack's level. It counts as silent, and is asked for nothing but its status.
+    fn is_refused(&mut self, now: Instant, place: usize, status: &NodeStatus) -> bool {
+        let (software, answer) = (status.software(), &mut self.nodes[place]);
+        if self.level == 0 || software.levels.has(self.level) {
+            answer.refused = None;
+            return false;
+        }
+        if answer.refused.is_none() {
+            self.told.push(event::Kind::NodeRefused {
+                node: answer.node,
+                knows_to: software.levels.max.into(),
+                rack_level: self.level.into(),
+            });
+        }
+        answer.refused = Some((now, software));
+        true
     }
 
     /// When something is to be sent.
@@ -368,10 +404,23 @@ impl Control {
         for ask in &mut self.asks {
             if now >= ask.again_at {
                 ask.again_at = now + ASK_AGAIN;
+                let is_it = |known: &&NodeAnswer| known.node == ask.node;
+                let is_refused = self
+                    .nodes
+                    .iter()
+                    .find(is_it)
+                    .is_some_and(|known| known.refused.is_some());
+                if is_refused && ask.op != Op::Status {
+                    continue;
+                }
                 let header = Header {
                     request: ask.number,
                     target: addr_of(&self.nodes, ask.node),
                     session: ask.session,
+                    lba: match ask.op {
+                        Op::Status => self.level.into(),
+                        _ => 0,
+                    },
                     ..Header::new(ask.op, ask.vssd)
                 };
                 let packet = match ask.record.is_empty() {

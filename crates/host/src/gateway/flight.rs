@@ -11,6 +11,7 @@ use super::requests::Request;
 use super::set::{READS_MAX, Set, sooner};
 use super::shape::{Shaper, Shaping};
 use super::slowness::{self, Slowness};
+use super::tors::Tors;
 use crate::Output;
 use base::event;
 use base::{
@@ -127,6 +128,7 @@ pub(super) struct Flight {
     pub operations: Operations,
     pub shaper: Option<Shaper>,
     pub slowness: Slowness,
+    pub tors: Tors,
     pub scan_at: Option<Instant>,
     pub out: VecDeque<Output>,
     pub stats: GatewayStats,
@@ -141,6 +143,7 @@ impl Flight {
             shaper: config.shaping.map(Shaper::new),
             uplink: Uplink::new(config.addr, &config.tors),
             slowness: Slowness::new(config.slow),
+            tors: Tors::new(&config.tors),
             config,
             volumes: Slab::new(),
             primaries: Map::new(),
@@ -203,6 +206,22 @@ impl Flight {
     pub fn send_control(&mut self, now: Instant) {
         for (packet, attempts) in self.control.due(now) {
             self.post_as(now, packet, attempts);
+        }
+    }
+
+    /// Asks the ToRs for their programs, if it is time.
+    #[cold]
+    pub fn ask_tors(&mut self, now: Instant) {
+        let (source, session) = (self.config.addr, self.config.session);
+        for (to, header) in self.tors.due(now, self.control.level) {
+            let mut header = Header {
+                source,
+                session,
+                ..header
+            };
+            self.uplink.send_by(now, to, &mut header);
+            let packet = Packet::bare(header);
+            self.out.push_back(Output::Send { to, packet });
         }
     }
 

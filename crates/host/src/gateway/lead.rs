@@ -189,5 +189,6 @@ impl Gateway {
         }
         self.traffic.flight.control.await_status(now);
         self.traffic.flight.send_control(now);
+        self.traffic.flight.ask_tors(now);
     }
 }

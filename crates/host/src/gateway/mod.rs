@@ -25,6 +25,7 @@ mod set;
 mod shape;
 mod slowness;
 mod step;
+mod tors;
 mod traffic;
 mod volumes;
 
@@ -33,6 +34,7 @@ pub use flight::{GatewayConfig, GatewayStats};
 pub use lead::Charge;
 pub use readers::Reads;
 pub use shape::Shaping;
+pub use tors::TorAnswer;
 pub use volumes::VolumeState;
 
 use base::event::{self, Lead};
@@ -73,6 +75,17 @@ impl Gateway {
     pub fn ask_status(&mut self, now: Instant) {
         self.traffic.flight.control.ask_status(now);
         self.traffic.flight.send_control(now);
+        self.traffic.flight.ask_tors(now);
+    }
+
+    /// The rack is at this level from now on.
+    pub fn set_level(&mut self, level: u8) {
+        self.traffic.flight.control.level = level;
+    }
+
+    /// Its own address.
+    pub fn addr(&self) -> Addr {
+        self.traffic.flight.config.addr
     }
 
     /// The rack's nodes are these from now on. Requests under way go on, to the nodes where they are.
@@ -85,6 +98,11 @@ impl Gateway {
     /// The ToRs as seen from here.
     pub fn uplink(&self) -> &Uplink {
         &self.traffic.flight.uplink
+    }
+
+    /// The ToRs, and what they have told of their programs.
+    pub fn tors(&self) -> &[TorAnswer] {
+        self.traffic.flight.tors.known()
     }
 
     /// The nodes and their last answers.

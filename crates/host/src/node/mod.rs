@@ -5,6 +5,7 @@
 //! before they are answered.
 
 mod answers;
+mod askers;
 mod collector;
 mod group;
 mod held;
@@ -21,11 +22,13 @@ pub use unit::{Identity, Unit, UnitConfig, UnitStats};
 
 use crate::{Input, Output};
 use answers::Answers;
+use askers::Askers;
 use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{Addr, Device, Instant, Machine, MediaDone, MediaKind, NodeId, Pool, VssdId, time::earliest};
 use flash::{GcMode, Isolation, OpenError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdEntry};
-use rack::control::{Config, Intent, Lead, LeadSeen, NodeStatus, Open, Roll, parse_rack};
+use rack::control::{Config, Intent, Lead, NodeStatus, Open, Roll, parse_rack};
+use rack::level::Levels;
 use rack::pace::{Cap, Pace};
 use rack::scrub::{self, Scrub};
 use rack::slow;
@@ -42,8 +45,6 @@ use wire::rack::{Code, Header, Op, Packet, Payload, flags};
 const UNIT_SHIFT: u32 = 48;
 /// Deleted vSSDs that are remembered: far more than requests that can be under way.
 const DELETED_MAX: usize = 256;
-/// Gateways that are remembered to have asked; of more the one that asked longest ago is forgotten.
-const GATEWAYS_MAX: usize = 16;
 /// Index of the node's own media operations.
 const NODE_UNIT: u64 = 0xffff;
 /// Of the operations that write the superblock.
@@ -83,6 +84,8 @@ pub struct NodeConfig {
     pub scrub: scrub::Options,
     /// Windows in which it measures the answers of other nodes.
     pub slow: slow::Rules,
+    /// The levels of the rack in which it serves ([`rack::level`]).
+    pub levels: Levels,
 }
 
 impl NodeConfig {
@@ -113,6 +116,7 @@ impl NodeConfig {
             copy_cap: Cap::default(),
             scrub: scrub::Options::default(),
             slow: slow::Rules::default(),
+            levels: Levels::BUILD,
         }
     }
 }
@@ -167,8 +171,7 @@ pub struct Node {
     /// vSSDs of the superblock that cannot be recovered. They are not served, and keep their channels until they are deleted.
     unreadable: Vec<VssdId>,
     corrupt_packets: u64,
-    /// The gateways that have asked how the node is, in which session, and when each did so last.
-    gateways: Vec<(Lead, Instant)>,
+    askers: Askers,
 }
 
 impl Node {
@@ -197,13 +200,13 @@ impl Node {
                 Answers::new(config.slow),
             ),
             tors: Tors::new(now, config.addr, &config.tors),
+            askers: Askers::new(config.id, config.levels),
             config,
             deleted: VecDeque::new(),
             silence: Silence::default(),
             reports: Vec::new(),
             unreadable: Vec::new(),
             corrupt_packets: 0,
-            gateways: Vec::new(),
         };
         let entries = node.ssd.vssds().to_vec();
         for entry in &entries {
@@ -362,13 +365,6 @@ impl Node {
 
     /// Content of a `status` packet.
     pub fn status(&self, now: Instant) -> NodeStatus {
-        let seen = || {
-            self.gateways.iter().map(|(lead, at)| LeadSeen {
-                gateway: lead.addr.to_string(),
-                session: lead.session,
-                ago_ms: now.since(*at).as_millis() as u64,
-            })
-        };
         let mut status = NodeStatus {
             copied_pages: self.units.pace().pages(),
             acknowledged: self.units.answers.last().to_vec(),
@@ -376,6 +372,7 @@ impl Node {
             scrubs: self.units.scrubbed().passes(),
             scrubbed_ago_s: self.units.scrubbed().ended().map(|at| now.since(at).as_secs()),
             node: self.config.id.0,
+            software: Some(self.askers.software()),
             boot: self.ssd.boot(),
             boot_before: Some(self.ssd.boot_before()),
             channels: self.ssd.geometry().channels,
@@ -388,8 +385,8 @@ impl Node {
             unreadable: self.unreadable.len() as u32,
             racks: self.racks(),
             roll: Some(self.roll(now)),
-            lead: seen().max_by_key(|seen| seen.session),
-            gateways: seen().collect(),
+            lead: self.askers.seen(now).max_by_key(|seen| seen.session),
+            gateways: self.askers.seen(now).collect(),
             ..NodeStatus::default()
         };
         let (mut erases, mut blocks) = (0.0, 0.0);
@@ -478,7 +475,8 @@ impl Node {
             header.op,
             Op::CreateVssd | Op::GcOp | Op::Digest | Op::Hello | Op::Lease
         );
-        if header.has(flags::REPLY) && !awaited {
+        let is_refused = self.askers.is_refused() && header.op != Op::Status;
+        if header.has(flags::REPLY) && !awaited || is_refused {
             return;
         }
         match header.op {
@@ -568,11 +566,8 @@ impl Node {
 
     #[cold]
     fn answer_status(&mut self, now: Instant, header: &Header) {
-        self.gateways.retain(|(lead, _)| lead.addr != header.source);
-        if self.gateways.len() == GATEWAYS_MAX {
-            self.gateways.remove(0);
-        }
-        self.gateways.push((lead_of(header), now));
+        let told = self.askers.asked(now, lead_of(header), header.lba);
+        told.into_iter().for_each(|kind| self.tell(kind));
         let record = roll::emit(self.status(now), header.vssd.0);
         self.send(Packet::with_record(header.reply(Code::SoftOrOk), record));
     }
@@ -965,7 +960,14 @@ impl Machine for Node {
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.tors.poll(&mut self.units.out)
+        loop {
+            let output = self.tors.poll(&mut self.units.out)?;
+            match &output {
+                Output::Send { packet, .. } if self.askers.is_refused() && packet.header.op != Op::Status => {
+                }
+                _ => return Some(output),
+            }
+        }
     }
 
     fn deadline(&self) -> Option<Instant> {

@@ -2,7 +2,7 @@
 //!
 //! Calls change the gateway in the order in which the operator makes them. Only a [`Call::Look`] has an answer.
 
-use crate::gateway::{Charge, Gateway, NodeAnswer, VolumeState};
+use crate::gateway::{Charge, Gateway, NodeAnswer, TorAnswer, VolumeState};
 use base::event::Lead;
 use base::{Addr, Instant, NodeId, VolumeId, VssdId};
 use rack::exchange::ChangeState;
@@ -51,6 +51,8 @@ pub enum Call {
     },
     /// These are the rack's nodes.
     Nodes(Vec<(NodeId, Addr)>),
+    /// The rack is at this level.
+    Level(u8),
     /// Ask every node for its status.
     AskNodes,
     /// Have a volume's vSSDs made, and open it.
@@ -99,6 +101,10 @@ pub struct View {
     pub heard: Vec<Option<Instant>>,
     /// The nodes' answers, if they were wanted.
     pub nodes: Vec<NodeAnswer>,
+    /// The gateway's own address.
+    pub me: Addr,
+    /// The ToRs.
+    pub tors: Vec<TorAnswer>,
     /// The volumes that were asked for.
     pub volumes: Vec<VolumeView>,
 }
@@ -143,6 +149,7 @@ pub fn carry_out(gateway: &mut Gateway, now: Instant, call: Call) -> Option<View
         }
         Call::Watch { peers, epoch } => gateway.watch(now, &peers, epoch),
         Call::Nodes(nodes) => gateway.set_nodes(&nodes),
+        Call::Level(level) => gateway.set_level(level),
         Call::AskNodes => gateway.ask_status(now),
         // Whoever leads it may have opened it already.
         Call::Open(record) if gateway.volume_state(record.volume()).is_some() => {}
@@ -193,6 +200,8 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
             .iter()
             .map(|node| node.last.as_ref().map(|(at, _)| *at))
             .collect(),
+        me: gateway.addr(),
+        tors: gateway.tors().to_vec(),
         nodes: if nodes { known.to_vec() } else { Vec::new() },
         volumes: volumes.iter().map(volume).collect(),
     }

@@ -19,7 +19,7 @@ pub(super) struct Census {
 
 impl Census {
     /// The nodes' answers when all have answered or the time is up; before that, what to do. A node that is silent has
-    /// no last answer.
+    /// no last answer, and one that does not know the rack's level has a refused one.
     pub fn ask(&mut self, sight: &Sight) -> Result<Vec<NodeAnswer>, Step> {
         let Some(asked) = self.asked else {
             self.asked = Some(sight.now);
@@ -27,12 +27,15 @@ impl Census {
         };
         let view = sight.view.ok_or(Step::Look)?;
         let is_fresh = |node: &NodeAnswer| node.last.as_ref().is_some_and(|(at, _)| *at >= asked);
-        if !view.nodes.iter().all(is_fresh) && sight.now < asked + ANSWER_WITHIN {
+        let is_refused = |node: &NodeAnswer| node.refused.as_ref().is_some_and(|(at, _)| *at >= asked);
+        let has_answered = |node: &NodeAnswer| is_fresh(node) || is_refused(node);
+        if !view.nodes.iter().all(has_answered) && sight.now < asked + ANSWER_WITHIN {
             return Err(Step::Wait(SOON));
         }
         let mut nodes = view.nodes.clone();
-        for node in nodes.iter_mut().filter(|node| !is_fresh(node)) {
-            node.last = None;
+        for node in &mut nodes {
+            node.last.take_if(|(at, _)| *at < asked);
+            node.refused.take_if(|(at, _)| *at < asked);
         }
         Ok(nodes)
     }

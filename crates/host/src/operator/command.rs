@@ -4,6 +4,7 @@ use crate::gateway::NodeAnswer;
 use base::limits::{REPLICAS_MAX, SECTOR_BYTES};
 use base::{Addr, Duration, NodeId, VolumeId, VssdId};
 use rack::exchange::ExchangeError;
+use rack::level::{Mismatch, Part};
 use rack::nodes::NodeError;
 use rack::placement::{Isolation, PlacementError};
 use rack::registry::{
@@ -122,6 +123,8 @@ pub enum Done {
         absent: Vec<VssdId>,
         /// Volumes of which a set lacks a copy that no node has room for that answers.
         without_room: Vec<VolumeId>,
+        /// Parts for which the rack's next level waits, as far as this gateway knows.
+        waits_for: Vec<Part>,
     },
     /// The registry has what was wanted, and it is being done.
     Noted,
@@ -204,6 +207,14 @@ pub enum Refusal {
         .0.0
     )]
     ForeignNode(NodeId),
+    /// A node does not know the rack's level.
+    #[error("node {} does not serve: {mismatch}", node.0)]
+    NodeLevel {
+        /// The node.
+        node: NodeId,
+        /// The levels that it knows.
+        mismatch: Mismatch,
+    },
     /// The nodes cannot be changed so.
     #[error(transparent)]
     Nodes(#[from] NodeError),

@@ -30,6 +30,7 @@ mod exchange;
 mod healing;
 mod job;
 mod leadership;
+mod level;
 mod nodes;
 mod records;
 mod replicate;
@@ -50,9 +51,11 @@ use exchange::Swap;
 use healing::Healing;
 use job::{Leading, Sight, Step};
 use leadership::{Leadership, control_of};
+use level::Level;
 use nodes::Nodes;
 use rack::exchange::Exchange;
 use rack::heal::Rules;
+use rack::level::{Levels, Part};
 use rack::registry::{NodeRecord, RegistryError, Snapshot, parse_addr};
 use records::Records;
 use replicate::Replicate;
@@ -70,6 +73,8 @@ pub struct OperatorConfig {
     pub exchange_within: Option<Duration>,
     /// How sets that lack copies are healed; not at all if unset.
     pub heal: Option<Rules>,
+    /// The levels of the rack that the gateway knows.
+    pub levels: Levels,
     /// Random, and this start's alone: volumes and sets get their identities from it.
     pub nonce: Uuid,
 }
@@ -223,7 +228,7 @@ impl Work {
         )
     }
 
-    fn advance(&mut self, sight: &Sight, healing: Option<&Healing>) -> Step {
+    fn advance(&mut self, sight: &Sight, healing: Option<&Healing>, waits_for: &[Part]) -> Step {
         match self {
             Self::Create(create) => create.advance(sight),
             Self::Resize(resize) => resize.advance(sight),
@@ -236,6 +241,7 @@ impl Work {
                 serves: sight.leadership.is_some_and(Leading::leads_rack),
                 absent: healing.map_or(Vec::new(), Healing::absent),
                 without_room: healing.map_or(Vec::new(), Healing::without_room),
+                waits_for: waits_for.to_vec(),
             })),
             Self::Nodes(census) => match census.ask(sight) {
                 Ok(nodes) => Step::Finish(Ok(Done::Nodes(nodes))),
@@ -252,6 +258,7 @@ pub struct Operator {
     config: OperatorConfig,
     records: Records,
     leadership: Leadership,
+    level: Level,
     healing: Option<Healing>,
     jobs: Vec<Job>,
     /// Changes of volumes that wait for their turn.
@@ -277,6 +284,7 @@ impl Operator {
             config,
             records: Records::default(),
             leadership: Leadership::new(config.role),
+            level: Level::new(config.levels, matches!(config.role, Role::Shared(_))),
             healing: None,
             jobs: Vec::new(),
             waiting: VecDeque::new(),
@@ -407,7 +415,7 @@ impl Operator {
 
     /// One step of whoever can take one; false if nobody can.
     fn turn(&mut self, now: Instant) -> bool {
-        if let Some(call) = self.name_nodes() {
+        if let Some(call) = self.name_nodes().or_else(|| self.name_level()) {
             return self.take(now, None, call);
         }
         let records = self.records.settled().expect("no step was taken");
@@ -435,6 +443,11 @@ impl Operator {
         if !self.stops && self.leadership.is_undecided() {
             return false;
         }
+        if let Some(step) = self.rise(now)
+            && self.take(now, None, step)
+        {
+            return true;
+        }
         if let Some(step) = self.heal(now)
             && self.take(now, None, step)
         {
@@ -460,7 +473,8 @@ impl Operator {
                 Work::Stop(stop) => stop.advance(&sight, &mut self.leadership),
                 work => {
                     let leadership: Option<&dyn Leading> = Some(&self.leadership);
-                    work.advance(&Sight { leadership, ..sight }, self.healing.as_ref())
+                    let sight = Sight { leadership, ..sight };
+                    work.advance(&sight, self.healing.as_ref(), self.level.waits_for())
                 }
             };
             if self.take(now, Some(at), step) {
@@ -481,6 +495,33 @@ impl Operator {
         let place = |node: &NodeRecord| Some((NodeId(node.id), parse_addr(&node.addr)?));
         let nodes = self.nodes.iter().filter_map(place).collect();
         Some(Step::Call(Call::Nodes(nodes)))
+    }
+
+    /// Tells the gateway the rack's level, if that has changed.
+    fn name_level(&mut self) -> Option<Step> {
+        let (level, is_raised) = self.level.news(self.records.settled()?)?;
+        if is_raised {
+            let to = level.into();
+            self.out.push_back(Output::Event(Kind::LevelRaised { to }));
+        }
+        Some(Step::Call(Call::Level(level)))
+    }
+
+    /// Raises the rack's level when all its parts know a higher one.
+    fn rise(&mut self, now: Instant) -> Option<Step> {
+        let (records, view) = (self.records.settled()?, self.view.as_deref()?);
+        if self.stops {
+            return None;
+        }
+        if let Some(next) = self.level.enter(records, view) {
+            return Some(Step::Store(Box::new(next)));
+        }
+        let level = self.level.look(now, records, view)?;
+        self.leadership.leads_rack().then(|| {
+            let mut next = records.clone();
+            next.level = level;
+            Step::Store(Box::new(next))
+        })
     }
 
     /// Tells which nodes have come and gone.

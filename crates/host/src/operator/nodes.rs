@@ -7,6 +7,7 @@ use super::job::{LATER, Sight, Step};
 use crate::gateway::NodeAnswer;
 use base::event::Kind;
 use base::{Addr, Duration, Instant, NodeId};
+use rack::level::Mismatch;
 use rack::nodes::NodeError;
 use rack::registry::Snapshot;
 
@@ -97,6 +98,12 @@ impl Nodes {
         let nodes = self.census.ask(sight)?;
         for (id, addr) in named {
             let known = nodes.iter().find(|known| known.node == id);
+            if let Some((_, software)) = known.and_then(|known| known.refused.as_ref())
+                && let Err(mismatch) = Mismatch::check(sight.records.rack_level(), software)
+            {
+                self.refusal = Some(Refusal::NodeLevel { node: id, mismatch });
+                continue;
+            }
             match known.and_then(|known| known.last.as_ref()) {
                 Some((_, status)) if status.node != id.0 => {
                     let node = NodeId(status.node);

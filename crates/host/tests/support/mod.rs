@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no test uses all of it")]
 
 use base::device::execute;
+use base::event::Kind;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{
     Addr, BlockReply, Duration, Instant, Machine, MediaDone, MediaError, MediaKind, MediaOp, NodeId, Page,
@@ -10,6 +11,7 @@ use base::{
 use flash::{Geometry, Ssd};
 use host::{Gateway, GatewayConfig, Input, Node, NodeConfig, Output};
 use rack::control::{Intent, Open, Terms};
+use rack::level::Levels;
 use rack::membership::Membership;
 use rack::registry::{ReplicaRecord, SetRecord, VolumeRecord};
 use uuid::Uuid;
@@ -43,6 +45,8 @@ pub struct World {
     pub gateway: (Addr, u32),
     /// Pages that were written to the medium.
     pub writes: usize,
+    /// Events of the node.
+    pub told: Vec<Kind>,
 }
 
 impl World {
@@ -56,8 +60,16 @@ impl World {
         Self::start_with(medium, Pool::new(4096, SECTOR_BYTES))
     }
 
-    pub fn start_with(mut medium: Vec<u8>, pool: Pool) -> Self {
-        let config = NodeConfig::new(NodeId(1), addr(1), vec![addr(2)]);
+    pub fn start_with(medium: Vec<u8>, pool: Pool) -> Self {
+        Self::start_at(medium, pool, Levels::BUILD)
+    }
+
+    /// With a program that knows these levels.
+    pub fn start_at(mut medium: Vec<u8>, pool: Pool, levels: Levels) -> Self {
+        let config = NodeConfig {
+            levels,
+            ..NodeConfig::new(NodeId(1), addr(1), vec![addr(2)])
+        };
         let node = Node::open(Instant::ZERO, config, pool.clone(), &mut medium).expect("opens");
         Self {
             pool,
@@ -68,6 +80,7 @@ impl World {
             writes_fail: false,
             gateway: (addr(9), 1),
             writes: 0,
+            told: Vec::new(),
         }
     }
 
@@ -162,7 +175,7 @@ impl World {
                     }
                 }
                 Output::Reply(_) => unreachable!("a node has no clients of its own"),
-                Output::Event(_) => {}
+                Output::Event(kind) => self.told.push(kind),
             }
         }
     }

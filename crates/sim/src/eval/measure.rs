@@ -6,7 +6,7 @@ use crate::client::{ClientStats, ClientVolume, Latencies, LoadSpec, Pace};
 use crate::media::MediaModel;
 use crate::net::{Delay, LinkModel, NetFaults, Network};
 use crate::rack::{
-    Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors, flash_totals,
+    Layout, RackFleet, RackHost, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, Tors, flash_totals, newest,
 };
 use crate::run::{AtCut, Fleet, Outcome, Run, RunSpec};
 use crate::workload::stream::Stream;
@@ -266,6 +266,7 @@ pub fn options(hardware: &Hardware, policies: &Policies) -> RackOptions {
             };
             hardware.clients as usize
         ],
+        levels: newest,
     }
 }
 

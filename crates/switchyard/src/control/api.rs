@@ -2,6 +2,7 @@
 
 use crate::size::Size;
 use rack::control::NodeStatus;
+use rack::level::Levels;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -36,6 +37,9 @@ pub struct Status {
     /// Copies move until free room is even over the nodes.
     #[serde(default)]
     pub rebalancing: bool,
+    /// The rack's level, and the programs of its parts; with a gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rack: Option<Rack>,
     /// The threads.
     pub cores: Vec<Core>,
     /// Time of a target's requests by layer, for each core and kind.
@@ -100,6 +104,30 @@ pub struct Tor {
     pub answers: bool,
     /// Requests go by it.
     pub used: bool,
+}
+
+/// The rack's level, and the programs of its parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rack {
+    /// Its level.
+    pub level: u8,
+    /// The newest level that this program knows.
+    pub newest: u8,
+    /// Parts for which the next level waits, as far as this gateway knows.
+    pub waits_for: Vec<String>,
+    /// The parts that have told of their programs.
+    pub parts: Vec<Program>,
+}
+
+/// The program of a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// The part.
+    pub part: String,
+    /// Its version; empty if it is older than levels are.
+    pub version: String,
+    /// The levels that it knows.
+    pub levels: Levels,
 }
 
 /// A distribution of times, in µs.
@@ -201,6 +229,9 @@ pub struct Node {
     /// It answers, but takes much longer than the others.
     #[serde(default)]
     pub slow: bool,
+    /// It does not serve, as it does not know the rack's level: why, and what to do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// Its answer.
     pub status: NodeStatus,
     /// Where its reads spent their time, if it runs in this process.

@@ -22,6 +22,10 @@ pub fn sentence(kind: &Kind) -> String {
         .unwrap_or_else(|| kind.name().to_owned())
 }
 
+fn brought_by(level: u32) -> &'static str {
+    rack::level::brought_by(u8::try_from(level).unwrap_or(u8::MAX))
+}
+
 /// A time in the unit that a person would choose.
 fn time(time: Duration) -> String {
     match time.as_nanos() {
@@ -306,6 +310,30 @@ fn gateway(kind: &Kind) -> Option<String> {
 /// Events of the control plane about nodes.
 fn nodes(kind: &Kind) -> Option<String> {
     Some(match *kind {
+        Kind::TorRefused {
+            tor,
+            knows_to,
+            rack_level,
+        } => format!(
+            "The rack is at level {rack_level}, and the ToR {tor} knows levels up to {knows_to}: start it in {}.",
+            brought_by(rack_level)
+        ),
+        Kind::PacketForeign { from, version } => format!(
+            "Packets of format version {version} come from {from} and are dropped: this version knows {}.",
+            wire::rack::FORMAT_VERSION
+        ),
+        Kind::LevelRaised { to } => {
+            format!("All parts of the rack know level {to}: the rack is at this level from now on.")
+        }
+        Kind::NodeRefused {
+            node,
+            knows_to,
+            rack_level,
+        } => format!(
+            "The rack is at level {rack_level}, and node {} knows levels up to {knows_to}, so it does not serve: start it in {}.",
+            node.0,
+            brought_by(rack_level)
+        ),
         Kind::NodeAdded { node } => format!("Node {} belongs to the rack from now on.", node.0),
         Kind::NodeDraining { node } => format!("The copies on node {} move to other nodes.", node.0),
         Kind::NodeDrained { node } => format!("Node {} has no copies any more.", node.0),

@@ -14,6 +14,7 @@ use host::operator::{
     Command, Done, Input, Operator, OperatorConfig, Output, Refusal as Refused, RegistryCall, Role, carry_out,
 };
 use rack::heal::Rules;
+use rack::level::Levels;
 use rack::registry::{Registry, RegistryError};
 use runtime::Stopped;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,7 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
         role: world.role,
         exchange_within: None,
         heal: Some(world.heal),
+        levels: world.levels,
         nonce: Uuid::new_v4(),
     };
     let mut operator = Operator::new(runtime::now(), config);
@@ -106,6 +108,7 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
 pub(super) struct World {
     role: Role,
     heal: Rules,
+    levels: Levels,
     registry: Box<dyn Registry + Send>,
     cores: Cores,
     gateway: At,
@@ -119,7 +122,7 @@ pub(super) struct World {
 impl World {
     /// Of the gateway at this place.
     pub fn new(
-        (role, heal): (Role, Rules),
+        (role, heal, levels): (Role, Rules, Levels),
         registry: Box<dyn Registry + Send>,
         (cores, gateway): (Cores, At),
         nvme: Offer,
@@ -127,6 +130,7 @@ impl World {
         Self {
             role,
             heal,
+            levels,
             registry,
             cores,
             gateway,

@@ -5,6 +5,7 @@ use crate::control::api::Lead;
 use crate::failure::Failure;
 use base::Duration;
 use host::operator::Role;
+use rack::level::{Mismatch, Software};
 use rack::registry::{GatewayRecord, Registry, RegistryError, Snapshot, VolumeRecord};
 use std::net::SocketAddr;
 
@@ -24,6 +25,12 @@ const TRIES: u32 = 10;
 /// After this a registry that failed is asked again.
 const TRY_AFTER: std::time::Duration = std::time::Duration::from_millis(200);
 
+/// Refuses a gateway that does not know the rack's level, before it stores anything.
+pub fn check_level(snapshot: &Snapshot, software: &Software) -> anyhow::Result<()> {
+    let checked = Mismatch::check(snapshot.rack_level(), software);
+    checked.map_err(|mismatch| Failure::Usage(mismatch.to_string()).into())
+}
+
 /// Enters a gateway, and whatever else `note` changes; returns the records and the gateway's number.
 pub fn enter(
     registry: &mut dyn Registry,
@@ -33,6 +40,9 @@ pub fn enter(
     let mut left = TRIES;
     loop {
         let mut snapshot = registry.load()?;
+        if let Some(software) = &record.software {
+            check_level(&snapshot, software)?;
+        }
         let before = snapshot.clone();
         note(&mut snapshot);
         let known = snapshot
@@ -101,12 +111,14 @@ mod tests {
     use super::*;
     use crate::registry::FileRegistry;
     use host::operator::Shared;
+    use rack::level::Levels;
 
     fn record(port: u16) -> GatewayRecord {
         GatewayRecord {
             addr: format!("10.0.0.1:{port}"),
             nvme: Some(format!("10.0.0.1:{}", port + 1)),
             control: "127.0.0.1:1".into(),
+            software: None,
         }
     }
 
@@ -130,6 +142,29 @@ mod tests {
             enter(&mut registry, &record(port), |_| {}).unwrap();
         }
         assert!(enter(&mut registry, &record(50), |_| {}).is_err());
+    }
+
+    #[test]
+    fn a_gateway_that_does_not_know_the_level_stores_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = FileRegistry::open(dir.path()).unwrap();
+        let mut raised = registry.load().unwrap();
+        raised.level = 2;
+        registry.store(&raised).unwrap();
+        let before = registry.load().unwrap();
+        let held = |levels| GatewayRecord {
+            software: Some(Software::own(levels)),
+            ..record(10)
+        };
+        let error = enter(&mut registry, &held(Levels::UNTOLD), |_| {})
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("level 2") && error.contains("--level-max"),
+            "{error}"
+        );
+        assert_eq!(registry.load().unwrap(), before);
+        enter(&mut registry, &held(Levels::BUILD), |_| {}).unwrap();
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod cores;
 mod driver;
 mod gateways;
+mod level;
 mod nodes;
 mod nvme;
 mod observe;
@@ -15,7 +16,7 @@ mod refusal;
 mod volumes;
 
 pub use cores::At;
-pub use gateways::{ASK_EVERY, LOOK_EVERY, SILENT_AFTER, cntlids, enter};
+pub use gateways::{ASK_EVERY, LOOK_EVERY, SILENT_AFTER, check_level, cntlids, enter};
 pub use nvme::Offer;
 pub use observe::{core as core_counters, stages_of};
 pub use part::{About, Part, Pieces};

@@ -6,6 +6,7 @@ use crate::control::api;
 use base::{Addr, NodeId};
 use host::gateway::NodeAnswer;
 use host::operator::{Command, Done, NodeChange};
+use rack::level::Mismatch;
 use rack::moves::{progress, stuck};
 use rack::nodes::Moving;
 use rack::registry::{Snapshot, VolumeRecord, parse_addr};
@@ -91,11 +92,19 @@ fn node(answer: NodeAnswer, records: &Snapshot, rooms: &Rooms) -> api::Node {
         addr: answer.addr.to_string(),
         answers: answer.last.is_some(),
         slow: answer.slow,
+        refused: refusal(&answer, records),
         status: answer.last.map(|(_, status)| status).unwrap_or_default(),
         copies: progress(records, id).members,
         drain: drain(records, rooms, id),
         ..api::Node::default()
     }
+}
+
+/// Why a node does not serve at the rack's level, if it does not.
+fn refusal(answer: &NodeAnswer, records: &Snapshot) -> Option<String> {
+    let (_, software) = answer.refused.as_ref()?;
+    let checked = Mismatch::check(records.rack_level(), software);
+    checked.err().map(|mismatch| mismatch.to_string())
 }
 
 fn drain(records: &Snapshot, rooms: &Rooms, id: u8) -> Option<api::Drain> {

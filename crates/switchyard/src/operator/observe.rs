@@ -102,6 +102,7 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
         status.volumes = part.volumes()?;
         status.nodes = part.nodes()?;
         status.rebalancing = part.rebalances()?;
+        status.rack = Some(part.rack()?);
     } else {
         for id in part.local_nodes() {
             let addr = part.node(id, |node, _| node.config().addr)?.unwrap_or(Addr::NONE);

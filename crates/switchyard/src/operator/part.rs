@@ -8,6 +8,7 @@ use base::{Instant, NodeId};
 use host::operator::{Command, Done, Role};
 use host::{Gateway, Node, Tor};
 use rack::heal::Rules;
+use rack::level::Levels;
 use rack::placement::Isolation;
 use rack::registry::{Durability, Registry};
 use runtime::{CoreHandle, Stopped};
@@ -36,6 +37,8 @@ pub struct About {
     pub isolation: Isolation,
     /// How sets of volumes are healed.
     pub heal: Rules,
+    /// The levels of the rack at which it may serve.
+    pub levels: Levels,
 }
 
 /// One process's part of the rack.
@@ -80,7 +83,7 @@ impl Part {
                 let listening = cores.0[at.core].listening(at.host, wire::nvme::NAME);
                 pieces.nvme.listening(listening.first().copied());
                 let world = World::new(
-                    (role, about.heal),
+                    (role, about.heal, about.levels),
                     registry,
                     (cores.clone(), at),
                     pieces.nvme.clone(),

@@ -2,13 +2,17 @@
 //!
 //! Invariant: bytes whose checksum does not match are refused, never repaired silently.
 
+use rack::level::{self, Levels, Mismatch, Software};
 use rack::registry::Snapshot;
+use serde::Deserialize;
 use thiserror::Error;
 
 /// First word of the file.
 const MAGIC: &str = "switchyard-registry";
-/// Version of the layout.
+/// Version of the layout while the rack is at level 1. Programs that know no levels read and write it.
 const FORMAT_VERSION: &str = "1";
+/// From level 2 on. The records are the same: the number keeps programs out that would store them without the level.
+const FORMAT_VERSION_LEVELS: &str = "2";
 
 /// Why a registry's bytes are refused.
 #[derive(Debug, Error)]
@@ -18,9 +22,13 @@ pub enum FileError {
     NotARegistry,
     /// A version that this program does not know.
     #[error(
-        "the registry has format version {0}, and this program knows {FORMAT_VERSION}: use a newer program"
+        "the registry has format version {0}, and this program knows {FORMAT_VERSION} and {FORMAT_VERSION_LEVELS}: use a \
+         newer program"
     )]
     Version(String),
+    /// The rack is at a level that this program does not know.
+    #[error(transparent)]
+    Level(#[from] Mismatch),
     /// The checksum does not match.
     #[error(
         "the registry is damaged, because its checksum does not match: restore it from a backup with `switchyard registry restore`"
@@ -33,18 +41,24 @@ pub enum FileError {
 
 /// The bytes of a registry file.
 pub fn emit(snapshot: &Snapshot) -> Vec<u8> {
-    with_line(serde_json::to_vec_pretty(snapshot).expect("plain records serialize"))
+    let body = serde_json::to_vec_pretty(snapshot).expect("plain records serialize");
+    with_line(snapshot, body)
 }
 
 /// The same without white space: half the bytes.
 pub fn emit_compact(snapshot: &Snapshot) -> Vec<u8> {
-    with_line(serde_json::to_vec(snapshot).expect("plain records serialize"))
+    let body = serde_json::to_vec(snapshot).expect("plain records serialize");
+    with_line(snapshot, body)
 }
 
-fn with_line(mut body: Vec<u8>) -> Vec<u8> {
+fn with_line(snapshot: &Snapshot, mut body: Vec<u8>) -> Vec<u8> {
     body.push(b'\n');
     let crc = crc32c::crc32c(&body);
-    let mut bytes = format!("{MAGIC} {FORMAT_VERSION} crc32c={crc:08x}\n").into_bytes();
+    let version = match snapshot.rack_level() > level::FIRST {
+        true => FORMAT_VERSION_LEVELS,
+        false => FORMAT_VERSION,
+    };
+    let mut bytes = format!("{MAGIC} {version} crc32c={crc:08x}\n").into_bytes();
     bytes.extend_from_slice(&body);
     bytes
 }
@@ -61,7 +75,7 @@ pub fn parse(bytes: &[u8]) -> Result<Snapshot, FileError> {
         return Err(FileError::NotARegistry);
     }
     match words.next() {
-        Some(FORMAT_VERSION) => {}
+        Some(FORMAT_VERSION | FORMAT_VERSION_LEVELS) => {}
         Some(other) => return Err(FileError::Version(other.to_owned())),
         None => return Err(FileError::NotARegistry),
     }
@@ -74,7 +88,17 @@ pub fn parse(bytes: &[u8]) -> Result<Snapshot, FileError> {
     if crc32c::crc32c(body) != stated {
         return Err(FileError::Checksum);
     }
+    // The records of a level that this program does not know may have another shape.
+    let found: Found = serde_json::from_slice(body)?;
+    Mismatch::check(found.level.max(level::FIRST), &Software::own(Levels::BUILD))?;
     Ok(serde_json::from_slice(body)?)
+}
+
+/// The part of the records that stays in every level.
+#[derive(Deserialize)]
+struct Found {
+    #[serde(default)]
+    level: u8,
 }
 
 /// Records for tests.
@@ -132,6 +156,7 @@ mod tests {
                 addr: "10.0.0.9:8888".into(),
                 nvme: Some("10.0.0.9:4420".into()),
                 control: "10.0.0.9:10800".into(),
+                software: None,
             }],
             lead: Some(LeadRecord {
                 to: String::new(),
@@ -187,6 +212,43 @@ mod tests {
     }
 
     #[test]
+    fn registries_of_a_rack_with_a_level_are_read_and_written() {
+        let golden = include_str!("golden/registry-2.json");
+        let mut levelled = full(Uuid::from_u128(2));
+        levelled.level = 2;
+        levelled.gateways[0].software = Some(Software {
+            version: "0.1.0".into(),
+            levels: Levels { min: 1, max: 2 },
+        });
+        assert_eq!(String::from_utf8(emit(&levelled)).unwrap(), golden);
+        assert_eq!(parse(golden.as_bytes()).unwrap(), levelled);
+    }
+
+    /// A program that knows no levels ends with its words for another version of the format.
+    #[test]
+    fn a_raised_level_keeps_programs_out_that_know_none() {
+        let first_words = |level| {
+            let bytes = emit(&Snapshot { level, ..sample() });
+            String::from_utf8(bytes[..21].to_vec()).unwrap()
+        };
+        assert_eq!([0, 1].map(first_words), ["switchyard-registry 1"; 2]);
+        assert_eq!(first_words(2), "switchyard-registry 2");
+    }
+
+    #[test]
+    fn a_level_that_is_newer_than_the_program_is_refused_whatever_the_records_look_like() {
+        let mut body = br#"{ "level": 9, "volumes": "of another shape" }"#.to_vec();
+        body.push(b'\n');
+        let crc = crc32c::crc32c(&body);
+        let mut bytes = format!("switchyard-registry 2 crc32c={crc:08x}\n").into_bytes();
+        bytes.extend(body);
+        let error = parse(&bytes).unwrap_err().to_string();
+        for part in ["level 9", env!("CARGO_PKG_VERSION"), "newer version"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
     fn records_survive_the_file_and_every_flipped_bit_is_refused() {
         let bytes = emit(&sample());
         assert_eq!(parse(&bytes).unwrap(), sample());
@@ -204,7 +266,7 @@ mod tests {
         assert!(parse(&bytes[..bytes.len() - 1]).is_err(), "a cut file is refused");
         assert!(parse(b"").is_err() && parse(b"{}\n").is_err());
         assert!(matches!(
-            parse(b"switchyard-registry 2 crc32c=0\n"),
+            parse(b"switchyard-registry 3 crc32c=0\n"),
             Err(FileError::Version(_))
         ));
     }

@@ -7,7 +7,9 @@ use crate::control::server::{self, Server};
 use crate::datadir::DataDir;
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::operator::{ASK_EVERY, LOOK_EVERY, Offer, Part, Pieces, Refusal, SILENT_AFTER, cntlids, enter};
+use crate::operator::{
+    ASK_EVERY, LOOK_EVERY, Offer, Part, Pieces, Refusal, SILENT_AFTER, check_level, cntlids, enter,
+};
 use crate::registry::{FileRegistry, Place};
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -15,6 +17,7 @@ use base::{Addr, Duration, NodeId};
 use clap::Args;
 use host::operator::{Role, Shared};
 use host::{Gateway, GatewayConfig};
+use rack::level::Software;
 use rack::placement::PlacementError;
 use rack::registry::{GatewayRecord, NodeRecord, Registry, Snapshot};
 use runtime::HostSpec;
@@ -83,6 +86,9 @@ pub struct GatewayArgs {
     /// The replica that pages are read from [default: fastest]
     #[arg(long, value_name = "WHICH")]
     pub reads: Option<ReadFrom>,
+    /// The highest level of the rack that this part may serve at, to keep the way back open [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub level_max: Option<u8>,
     /// Print one JSON line when ready
     #[arg(long)]
     pub json: bool,
@@ -102,6 +108,7 @@ impl GatewayArgs {
             request_timeout_s: self.request_timeout_s,
             rebuild_after_s: self.rebuild_after_s,
             reads: self.reads,
+            level_max: self.level_max,
             ..Options::default()
         }
     }
@@ -220,8 +227,10 @@ struct Records {
 }
 
 fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> anyhow::Result<Records> {
+    let software = Software::own(config.levels);
     let Some(shared) = &args.registry else {
         let mut registry = FileRegistry::open(dir.path())?;
+        check_level(&registry.load()?, &software)?;
         let snapshot = note_nodes(&mut registry, &args.nodes)?;
         return Ok(Records {
             nvme: Offer::new(config.nvme, TargetOptions::default()),
@@ -237,6 +246,7 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
         addr: addr.to_string(),
         nvme: config.nvme.map(|address| address.to_string()),
         control: format!("http://{}", config.control),
+        software: Some(software),
     };
     let (snapshot, number) = enter(registry.as_mut(), &record, |snapshot| {
         add_nodes(snapshot, &args.nodes)

@@ -62,6 +62,7 @@ fn about(role: &'static str, dir: Option<PathBuf>, config: &Config) -> About {
         durability: config.durability,
         isolation: config.isolation,
         heal: config.heal,
+        levels: config.levels,
     }
 }
 

@@ -105,6 +105,9 @@ pub struct NodeArgs {
     /// Serve the control API and /metrics here
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
+    /// The highest level of the rack that this part may serve at, to keep the way back open [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub level_max: Option<u8>,
     /// Print one JSON line when ready
     #[arg(long)]
     pub json: bool,
@@ -136,6 +139,7 @@ impl NodeArgs {
             copy_mib_per_s: self.copy_mib_per_s,
             scrub_mib_per_s: self.scrub_mib_per_s,
             scrub_every_s: self.scrub_every_s,
+            level_max: self.level_max,
             ..Options::default()
         }
     }

@@ -7,6 +7,7 @@ use crate::operator::{Part, Pieces};
 use base::Addr;
 use clap::Args;
 use host::{Tor, TorConfig};
+use rack::level::Levels;
 use runtime::{CoreConfig, HostSpec};
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -21,6 +22,9 @@ pub struct TorArgs {
     /// Serve the control API and /metrics here
     #[arg(long, value_name = "IP:PORT")]
     pub control: Option<SocketAddr>,
+    /// The highest level of the rack that this part may serve at, to keep the way back open [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub level_max: Option<u8>,
     /// Print one JSON line when ready
     #[arg(long)]
     pub json: bool,
@@ -31,10 +35,17 @@ pub fn run(args: TorArgs) -> anyhow::Result<()> {
     let says = Says { json: args.json };
     let signals = launch::signals()?;
     let addr = reachable("listen", args.listen)?;
-    let config = Config::new(Options::default())?;
+    let config = Config::new(Options {
+        level_max: args.level_max,
+        ..Options::default()
+    })?;
     let core = CoreConfig::with(config.pool_pages, config.spin);
     let pieces = Pieces {
-        cores: vec![launch::start_core(core, vec![host(addr)], &["the ToR".into()])?],
+        cores: vec![launch::start_core(
+            core,
+            vec![host(addr, config.levels)],
+            &["the ToR".into()],
+        )?],
         tor: Some(FIRST),
         ..Pieces::default()
     };
@@ -46,7 +57,7 @@ pub fn run(args: TorArgs) -> anyhow::Result<()> {
 }
 
 /// A ToR at this address.
-pub(super) fn host(addr: Addr) -> HostSpec {
+pub(super) fn host(addr: Addr, levels: Levels) -> HostSpec {
     HostSpec {
         bind: Some(runtime::socket_addr(addr)),
         medium: None,
@@ -55,6 +66,7 @@ pub(super) fn host(addr: Addr) -> HostSpec {
                 addr,
                 gc_lease: rack::gc::TOR_LEASE,
                 egress: None,
+                levels,
             };
             Ok(Box::new(Tor::new(config)))
         }),

@@ -8,7 +8,7 @@ use crate::control::server::{self, Server};
 use crate::datadir::{self, DataDir};
 use crate::failure::Failure;
 use crate::launch::{self, Says};
-use crate::operator::{At, Offer, Part, Pieces};
+use crate::operator::{At, Offer, Part, Pieces, check_level};
 use crate::registry::{FileRegistry, MemoryRegistry};
 use crate::size::Size;
 use anyhow::{Context, bail};
@@ -17,6 +17,7 @@ use clap::Args;
 use host::gateway::Shaping;
 use host::operator::Role;
 use host::{Central, Controller, ControllerConfig, GatewayConfig};
+use rack::level::Software;
 use rack::registry::{NodeRecord, Registry, Snapshot};
 use runtime::{HostSpec, Medium};
 use std::path::PathBuf;
@@ -92,6 +93,7 @@ fn storage(config: &Config) -> anyhow::Result<(Option<DataDir>, Box<dyn Registry
 /// Checks that every node which holds something is there, and records the nodes' addresses.
 fn note_nodes(config: &Config, registry: &mut dyn Registry) -> anyhow::Result<Snapshot> {
     let mut snapshot = registry.load()?;
+    check_level(&snapshot, &Software::own(config.levels))?;
     for volume in &snapshot.volumes {
         if let Some((_, node, _)) = volume.vssds().find(|(_, node, _)| node.0 > config.nodes) {
             bail!(Failure::Usage(format!(
@@ -159,7 +161,7 @@ fn medium(
 fn start(config: &Config, media: Vec<Medium>, nvme: &Offer) -> anyhow::Result<Pieces> {
     let mut specs: Vec<Vec<HostSpec>> = (0..config.cores).map(|_| Vec::new()).collect();
     let mut names: Vec<Vec<String>> = vec![Vec::new(); config.cores];
-    specs[0].push(tor::host(config.rack_addr(0)));
+    specs[0].push(tor::host(config.rack_addr(0), config.levels));
     names[0].push("the ToR".into());
     specs[0].push(gateway_host(config, nvme));
     names[0].push("the gateway".into());
