@@ -37,8 +37,7 @@ impl Rack {
     fn new(gateways: &[Addr], volumes: u32) -> Self {
         let record = |addr: &Addr| crate::registry::GatewayRecord {
             addr: addr.to_string(),
-            nvme: None,
-            control: String::new(),
+            ..crate::registry::GatewayRecord::default()
         };
         Self {
             stored: Snapshot {

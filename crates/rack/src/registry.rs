@@ -248,7 +248,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 /// A volume: an ordered list of replica sets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Its number, never used again.
     pub id: u32,
@@ -369,7 +369,7 @@ pub struct GatheringRecord {
 }
 
 /// A gateway of the rack. Its place in the list is its number, and stays.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayRecord {
     /// IPv4 address and UDP port.
     pub addr: String,
@@ -387,6 +387,9 @@ pub struct Snapshot {
     pub epoch: u64,
     /// The rack's own id, of no other rack.
     #[serde(default, skip_serializing_if = "Uuid::is_nil")]
+    /// Its address for NBD clients, if it has announced one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<String>,
     pub rack: Uuid,
     /// The next vSSD number.
     pub next_vssd: u32,

@@ -100,8 +100,7 @@ impl SimRegistry {
     pub fn enter(&mut self, gateways: &[Addr]) {
         let record = |addr: &Addr| GatewayRecord {
             addr: addr.to_string(),
-            nvme: None,
-            control: String::new(),
+            ..GatewayRecord::default()
         };
         self.stored.gateways = gateways.iter().map(record).collect();
     }

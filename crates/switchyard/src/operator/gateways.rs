@@ -139,3 +139,4 @@ mod tests {
         assert!(*ranges[0].start() == 1 && *ranges[GATEWAYS_MAX - 1].end() < 0xfff0);
     }
 }
+            nbd: Some(format!("10.0.0.1:{}", port + 2)),

@@ -115,6 +115,9 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
     let mut config = Config::new(args.options())?;
     config.connections = launch::connections(config.connections, 0, 1, &says)?;
     let dir = DataDir::lock(&config.dir)?;
+    // The others are told where it listens.
+    let listener = server::bind(config.control)?;
+    config.control = listener.local_addr()?;
     let Records {
         registry,
         snapshot,
@@ -155,7 +158,7 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
     };
     let about = about("gateway", Some(dir.path().to_owned()), &config);
     let part = Arc::new(Part::new(about, pieces)?);
-    let server = Server::start(server::bind(config.control)?, Arc::clone(&part))?;
+    let server = Server::start(listener, Arc::clone(&part))?;
     let serves = part.serves()?;
     if serves && is_first && args.demo.is_some_and(|size| size.0 > 0) {
         create_demo(&part, config.demo_bytes, &says)?;
@@ -236,7 +239,8 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
     let record = GatewayRecord {
         addr: addr.to_string(),
         nvme: config.nvme.map(|address| address.to_string()),
-        control: format!("http://{}", config.control),
+        nbd: (config.nbd.port() > 0).then(|| announced(config.nbd, *args.listen.ip()).to_string()),
+        control: format!("http://{}", announced(config.control, *args.listen.ip())),
     };
     let (snapshot, number) = enter(registry.as_mut(), &record, |snapshot| {
         add_nodes(snapshot, &args.nodes)
@@ -260,6 +264,14 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
             session_min: dir.next_session()?,
         }),
     })
+}
+
+/// Where others reach an address: one that listens on all of this machine's has that of the rack's packets.
+fn announced(address: SocketAddr, rack: Ipv4Addr) -> SocketAddr {
+    match address.ip().is_unspecified() {
+        true => SocketAddr::from((rack, address.port())),
+        false => address,
+    }
 }
 
 fn no_nodes() -> Failure {
@@ -344,6 +356,15 @@ mod tests {
         ] {
             assert!(parse_node(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_gateway_announces_an_address_that_others_reach() {
+        let shown = |text: &str| announced(text.parse().unwrap(), Ipv4Addr::new(10, 0, 0, 2)).to_string();
+        assert_eq!(shown("0.0.0.0:9180"), "10.0.0.2:9180");
+        assert_eq!(shown("[::]:9180"), "10.0.0.2:9180");
+        assert_eq!(shown("127.0.0.1:9180"), "127.0.0.1:9180");
+        assert_eq!(shown("[fd00::1]:9180"), "[fd00::1]:9180");
     }
 
     #[test]
