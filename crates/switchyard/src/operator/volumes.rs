@@ -10,6 +10,7 @@ use base::{Duration, VolumeId, VssdId};
 use host::gateway::VolumeState;
 use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
 use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
+use uuid::Uuid;
 
 /// Sets of the rack lack something.
 pub(super) struct Ills {
@@ -31,6 +32,11 @@ impl Part {
             } => Ok((records, Ills { absent, without_room })),
             other => unreachable!("the operator answers what was asked: {other:?}"),
         }
+    }
+
+    /// The rack's id.
+    pub fn rack(&self) -> Result<Uuid, Refusal> {
+        Ok(self.records()?.0.rack)
     }
 
     /// True if this gateway serves the volumes.
