@@ -71,6 +71,15 @@ impl Part {
             None if self.is_shared() && records.leader_of(record).is_none() => ("opening", None),
             None => ("closed", None),
         };
+        let lead = lead_of(records, record).filter(|_| self.is_shared());
+        let nbd = lead
+            .as_ref()
+            .filter(|_| state == "closed")
+            .and_then(|lead| lead.nbd.as_ref());
+        let uri = nbd.map_or_else(
+            || self.uri(&record.name),
+            |nbd| format!("nbd://{nbd}/{}", record.name),
+        );
         let names = ["read", "write", "flush"];
         let latency = latency
             .iter()
@@ -82,10 +91,10 @@ impl Part {
             id: record.id,
             size_bytes: record.size_bytes,
             uuid: Some(records.uuid_of(record)),
-            uri: self.uri(&record.name),
+            uri,
             nqn: self.nvme.nqn(record),
             state: state.to_owned(),
-            lead: lead_of(records, record).filter(|_| self.is_shared()),
+            lead,
             problem,
             durability: match record.durability {
                 Durability::Memory => "memory",
