@@ -126,6 +126,9 @@ pub struct SetRecord {
     /// Members that were expelled. They are no part of the set, and may become one again while it lacks copies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expelled: Vec<ReplicaRecord>,
+    /// Those of them in whose place a node had something else when it was asked last. That is not this set's to delete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<u32>,
 }
 
 impl SetRecord {
@@ -169,6 +172,14 @@ impl SetRecord {
         expelling.vssds.extend(lost);
         expelling.was_primary |= was_primary;
         self.generation += 1;
+    }
+
+    /// The vSSDs that were expelled, and are the set's to delete.
+    pub fn left_behind(&self) -> Vec<ReplicaRecord> {
+        let expelled = self.expelled.iter().copied();
+        expelled
+            .filter(|left| !self.strangers.contains(&left.vssd))
+            .collect()
     }
 
     /// The joining vSSD takes the place that it was made for, and the one that has it leaves.
@@ -376,6 +387,9 @@ pub struct GatewayRecord {
     /// Its address for NVMe/TCP hosts, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<String>,
+    /// Its address for NBD clients, if it has announced one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<String>,
     /// Its control API.
     pub control: String,
 }
@@ -387,9 +401,6 @@ pub struct Snapshot {
     pub epoch: u64,
     /// The rack's own id, of no other rack.
     #[serde(default, skip_serializing_if = "Uuid::is_nil")]
-    /// Its address for NBD clients, if it has announced one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nbd: Option<String>,
     pub rack: Uuid,
     /// The next vSSD number.
     pub next_vssd: u32,
@@ -505,7 +516,7 @@ impl Snapshot {
     /// Removes a volume whose vSSDs are deleted. Those that were expelled are left, on nodes that may be away.
     pub fn remove_volume(&mut self, id: VolumeId) {
         if let Some(record) = self.volume_of(id) {
-            let expelled = record.sets.iter().flat_map(|set| set.expelled.clone());
+            let expelled = record.sets.iter().flat_map(SetRecord::left_behind);
             let expelled: Vec<ReplicaRecord> = expelled.collect();
             self.leftovers.extend(expelled);
         }

@@ -101,6 +101,8 @@ pub struct View {
     pub nodes: Vec<NodeAnswer>,
     /// The volumes that were asked for.
     pub volumes: Vec<VolumeView>,
+    /// Replicas in whose place nodes have something else.
+    pub strangers: Vec<VssdId>,
 }
 
 /// How a volume is.
@@ -195,6 +197,7 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
             .collect(),
         nodes: if nodes { known.to_vec() } else { Vec::new() },
         volumes: volumes.iter().map(volume).collect(),
+        strangers: gateway.strangers(),
     }
 }
 

@@ -349,6 +349,10 @@ fn control(kind: &Kind) -> Option<String> {
             "vSSD {} is lost: volume {} goes on without it, with {copies} of its copies.",
             vssd.0, volume.0
         ),
+        Kind::CopyForeign { volume, vssd, node } => format!(
+            "Node {} has something else in the place of vSSD {} of volume {}: its medium is from elsewhere, and is left alone.",
+            node.0, vssd.0, volume.0
+        ),
         Kind::CopyBegun { volume, vssd, node } => format!(
             "vSSD {} on node {} begins to take a copy for volume {}.",
             vssd.0, node.0, volume.0
