@@ -526,22 +526,22 @@ fn something_else_in_the_place_of_a_member_is_told_expelled_and_not_deleted() {
         .map(|kind| kind.name())
         .collect();
     assert_eq!(told, ["copy-foreign", "member-expelled"]);
-    // The gateway does not open it any more. It joins again if the right medium is back, and is refused.
+    // The gateway does not open it any more.
     world.heal.strangers([].into_iter());
-    world.pass(400, 3_000);
+    world.pass(400, 10_000);
+    assert_eq!(world.set().joining, None, "it is what it is");
+    // Its node may have the right medium now.
+    world.boots[0] = (1, 2);
+    world.pass(10_000, 12_000);
     assert_eq!(world.set().joining.map(|joining| joining.vssd), Some(1));
-    assert!(world.set().strangers.is_empty(), "it may be another one by now");
+    assert!(world.set().strangers.is_empty());
     world.state = ChangeState::Failed(VssdId(1), Code::OtherSet);
-    world.pass(3_000, 3_200);
+    world.pass(12_000, 12_200);
     assert_eq!(world.set().strangers, [1]);
-    // It is tried again every half minute.
-    world.pass(3_200, 34_000);
-    assert_eq!(
-        (world.set().joining, world.set().strangers.clone()),
-        (None, vec![1])
-    );
     world.state = ChangeState::Done;
-    world.pass(34_000, 62_400);
+    world.pass(12_200, 59_000);
+    assert_eq!(world.set().joining, None);
+    world.pass(59_000, 62_400);
     let joining = world.set().joining.expect("a copy is made elsewhere");
     assert_eq!((joining.vssd, joining.node), (3, 3));
     (world.state, world.rolls[2]) = (ChangeState::Joined, Some(here(3)));
