@@ -292,6 +292,8 @@ kinds! {
     "vssd-registered" Info VssdRegistered { vssd: VssdId, server: Addr, }
     /// The switch has no room for a vSSD.
     "vssd-unregistered" Error VssdUnregistered { vssd: VssdId, server: Addr, }
+    /// A second server says to have a vSSD, and is not believed.
+    "vssd-contested" Error VssdContested { vssd: VssdId, server: Addr, }
     /// The switch set a vSSD's GC bit, as a lease.
     "lease-granted" Debug LeaseGranted { vssd: VssdId, collection: Collection, }
     /// The vSSD goes on collecting.

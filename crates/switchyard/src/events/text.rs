@@ -52,6 +52,10 @@ fn switch(kind: &Kind) -> Option<String> {
                 vssd.0
             )
         }
+        Kind::VssdContested { vssd, server } => format!(
+            "{server} says to have vSSD {}, which another server has: no packet goes there. Its medium is from elsewhere.",
+            vssd.0
+        ),
         Kind::LeaseGranted { vssd, collection: of } => format!(
             "vSSD {} holds the lease of its GC bit for a {} collection; reads go to its replica.",
             vssd.0,
