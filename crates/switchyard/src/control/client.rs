@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use ureq::http::header::LOCATION;
+use ureq::http::header::{LOCATION, RETRY_AFTER};
 use ureq::http::{Method, Request, StatusCode};
 use ureq::{Agent, Body};
 
@@ -144,7 +144,8 @@ impl Client {
         self.ask(put_or_delete(rebalances), "/v1/rebalance", ())
     }
 
-    /// Asks, and follows to the gateway that leads what is asked for. A gateway that shows the way has done nothing.
+    /// Asks, and follows to the gateway that leads what is asked for. A gateway that shows the way, or says that none leads, has
+    /// done nothing.
     fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -155,41 +156,41 @@ impl Client {
         let first = format!("{}{path}", self.base);
         let (mut url, mut asked) = (first.clone(), Vec::new());
         // Set by the first refusal.
-        let mut follows: Option<(Instant, String)> = None;
+        let (mut until, mut refused) = (None, None);
         loop {
-            let text = match (self.ask_one(&method, &url, &body)?, follows.take()) {
-                (Answer::Done(text), _) => text,
-                (Answer::Lead(way, refusal), until) => {
-                    let until = until.map_or_else(|| Instant::now() + FOLLOWS_WITHIN, |(until, _)| until);
-                    asked.push(url);
-                    if !is_way(&first, &way) || Instant::now() >= until {
+            let (next, why) = match self.ask_one(&method, &url, &body)? {
+                Answer::Done(text) => {
+                    return serde_json::from_str(&text).with_context(|| {
+                        format!("{url} does not answer as a rack does: check that --control names a rack of this version")
+                    });
+                }
+                Answer::Lead(way, refusal) => {
+                    if !is_way(&first, &way) {
                         bail!("{refusal}");
                     }
-                    // The lead is on its way from one to the other.
-                    if asked.contains(&way) {
-                        asked.clear();
-                        std::thread::sleep(FOLLOWS_EVERY);
-                    }
-                    (url, follows) = (way, Some((until, refusal)));
-                    continue;
+                    refused = Some(refusal.clone());
+                    (way, refusal)
                 }
-                (Answer::Absent(error), None) => return Err(error),
+                Answer::Later(refusal) => (first.clone(), refusal),
                 // The gateway that leads has gone, and another one will lead soon.
-                (Answer::Absent(error), Some((until, refusal))) => {
-                    if Instant::now() >= until {
-                        bail!("{refusal}; it does not answer from here: {}", told(&error));
+                Answer::Absent(error) => match &refused {
+                    None => return Err(error),
+                    Some(refusal) => {
+                        let why = format!("{refusal}; it does not answer from here: {}", told(&error));
+                        (first.clone(), why)
                     }
-                    std::thread::sleep(FOLLOWS_EVERY);
-                    asked.clear();
-                    (url, follows) = (first.clone(), Some((until, refusal)));
-                    continue;
-                }
+                },
             };
-            return serde_json::from_str(&text).with_context(|| {
-                format!(
-                    "{url} does not answer as a rack does: check that --control names a rack of this version"
-                )
-            });
+            if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + FOLLOWS_WITHIN) {
+                bail!("{why}");
+            }
+            asked.push(url);
+            // One round is over: the lead is on its way from one gateway to another.
+            if asked.contains(&next) {
+                asked.clear();
+                std::thread::sleep(FOLLOWS_EVERY);
+            }
+            url = next;
         }
     }
 
@@ -210,6 +211,7 @@ impl Client {
         let status = response.status();
         let location = response.headers().get(LOCATION);
         let location = location.and_then(|way| way.to_str().ok()).map(str::to_owned);
+        let is_early = response.headers().contains_key(RETRY_AFTER);
         let body: &mut Body = response.body_mut();
         let text = body
             .with_config()
@@ -225,6 +227,7 @@ impl Client {
         };
         match location.filter(|_| status == StatusCode::TEMPORARY_REDIRECT) {
             Some(way) => Ok(Answer::Lead(way, problem)),
+            None if is_early => Ok(Answer::Later(problem)),
             None => bail!("{problem}"),
         }
     }
@@ -236,6 +239,8 @@ enum Answer {
     Done(String),
     /// Another gateway leads, and is asked there. With the refusal in words.
     Lead(String, String),
+    /// Nothing was done, and another attempt may succeed. With the refusal in words.
+    Later(String),
     /// Nobody has seen it.
     Absent(anyhow::Error),
 }
@@ -372,7 +377,7 @@ mod tests {
         let second = Gateway::new(move |nth| (nth < 2).then_some(at));
         other.set(second.address()).unwrap();
         assert_eq!(ask(&first).unwrap(), "done", "the lead has arrived meanwhile");
-        assert_eq!(second.asked(), 3);
+        assert!(second.asked() >= 3, "{}", second.asked());
         let started = Instant::now();
         let itself = Arc::new(std::sync::OnceLock::new());
         let to = Arc::clone(&itself);
@@ -394,6 +399,24 @@ mod tests {
         let first = Gateway::new(move |nth| (nth < 2).then_some(at));
         assert_eq!(ask(&first).unwrap(), "done");
         assert_eq!(first.asked(), 3);
+    }
+
+    #[test]
+    fn a_command_waits_a_moment_for_a_gateway_to_lead() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let answer = async move || match count.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => {
+                let text = r#"{"error":"no gateway leads"}"#;
+                (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "1")], text).into_response()
+            }
+            _ => r#""done""#.into_response(),
+        };
+        let server = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let server = Server::with(server, Router::new().route(PATH, patch(answer))).unwrap();
+        let client = Client::new(&server.address().to_string());
+        let done: String = client.ask(Method::PATCH, PATH, Patch::default()).unwrap();
+        assert_eq!((done.as_str(), asked.load(Ordering::Relaxed)), ("done", 3));
     }
 
     #[test]

@@ -228,8 +228,15 @@ pub(super) fn answer(refusal: Refusal) -> Response {
         Refusal::Operator(refused) => code(refused),
         Refusal::Stopped(_) | Refusal::NoGateway => StatusCode::SERVICE_UNAVAILABLE,
     };
+    let is_unled = matches!(refusal, Refusal::Operator(Refused::Unled));
     let error = refusal.to_string();
-    (code, Json(Problem { error })).into_response()
+    let mut response = (code, Json(Problem { error })).into_response();
+    if is_unled {
+        // One leads within seconds.
+        let after = header::HeaderValue::from_static("1");
+        response.headers_mut().insert(header::RETRY_AFTER, after);
+    }
+    response
 }
 
 fn code(refused: &Refused) -> StatusCode {
