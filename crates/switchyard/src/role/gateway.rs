@@ -52,8 +52,8 @@ pub struct GatewayArgs {
     /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// A registry that several gateways share: a directory, or etcd://HOST:PORT,HOST:PORT,…[/PREFIX]; each volume is
-    /// served by one of them
+    /// A registry that several gateways share: a directory, or etcd://HOST:PORT,HOST:PORT,…[/PREFIX], or with TLS
+    /// etcds://…[/PREFIX]?ca=FILE; each volume is served by one of them
     #[arg(long, value_name = "DIR|URL")]
     pub registry: Option<Place>,
     /// Address for NBD clients [default: 127.0.0.1:10809]
