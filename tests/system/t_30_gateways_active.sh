@@ -3,6 +3,7 @@
 # volumes are spread evenly. Commands follow to the gateway that leads, and clients are told of it. Two vSSDs of volumes of
 # different gateways exchange their nodes. One gateway is killed: the others serve its volumes within two seconds, with
 # their data. It returns, and gets its share back. At last all stop, and the nodes' media are sound.
+# KILLS=10 measures instead for how long a client waits when its gateway is killed (docs/performance.md).
 source "$(dirname "$0")/lib.sh"
 need jq nbdinfo nbdcopy python3 curl
 
@@ -177,7 +178,37 @@ active() {
     done
 }
 
+# pauses KILLS: kills the gateway that serves a volume so many times, and measures for how long a client waits.
+pauses() {
+    local id kill lead
+    part tor tor --listen "$(udp 0)"
+    for id in 1 2 3 4; do
+        part "node$id" node --id "$id" --listen "$(udp "$id")" --tor "$(udp 0)" --dir "$work/pauses.node$id" --size 192MiB
+    done
+    gateway 1
+    gateway 2
+    rack 1 volume create v --size 8MiB >/dev/null
+    PYTHONPATH=$here python3 -u "$here/nbd_pauses.py" v "$(( $1 * 4 + 2 ))" "127.0.0.1:$(( port_base + 41 ))" \
+        "127.0.0.1:$(( port_base + 42 ))" >"$work/pauses" 2>"$work/pauses.err" &
+    local client=$!
+    await_line "$work/pauses" "$client" || fail "the client does not connect"
+    for (( kill = 0; kill < $1; kill++ )); do
+        sleep 1.5
+        lead=$(led 1 1 | grep -q . && echo 1 || echo 2)
+        kill -9 "${pids[gateway$lead]}"
+        wait "${pids[gateway$lead]}" 2>/dev/null || true
+        sleep 1.8
+        gateway "$lead"
+    done
+    wait "$client" || fail "the client: $(<"$work/pauses.err")"
+    tail -1 "$work/pauses"
+}
+
 kind=directory registry=$work/registry
+if [[ -n ${KILLS-} ]]; then
+    pauses "$KILLS"
+    exit 0
+fi
 active
 if command -v etcd >/dev/null; then
     client="127.0.0.1:$(( port_base + 21 ))" peer="http://127.0.0.1:$(( port_base + 25 ))"

@@ -104,7 +104,10 @@ async fn of_another_rack(part: Arc<Part>, wanted: &str) -> Option<Response> {
     let rack = tokio::task::spawn_blocking(move || part.rack()).await;
     match rack {
         Ok(Ok(rack)) if wanted.parse() == Ok(rack) => None,
-        Ok(Err(refusal)) => Some(super::server::answer(refusal)),
+        Ok(Err(refusal)) => {
+            let error = refusal.to_string();
+            Some((StatusCode::SERVICE_UNAVAILABLE, Json(Problem { error })).into_response())
+        }
         Ok(Ok(rack)) => {
             let error =
                 format!("this is rack {rack}, and the request is for rack {wanted}: correct --control");

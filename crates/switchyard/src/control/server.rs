@@ -221,7 +221,7 @@ async fn run<T: serde::Serialize + Send + 'static>(
     }
 }
 
-pub(super) fn answer(refusal: Refusal) -> Response {
+fn answer(refusal: Refusal) -> Response {
     let code = match &refusal {
         Refusal::Operator(Refused::Elsewhere(place)) => return lead::refuse(place),
         Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
