@@ -22,7 +22,7 @@
 //! - A member is lost, too, if its node has a stranger in its place ([`Heal::strangers`]). Nothing of the set is there, as if the node
 //!   did not have it: so a stranger counts as missing, and the same holds for those that stay. They have every acknowledged write, as a
 //!   write is acknowledged by all members; or all have started again, and then what was not flushed is lost whoever stays.
-//! - A stranger joins again when its node has started anew, with the right medium perhaps. Any other
+//! - A node with a stranger gets no copies before it has started anew, with the right medium perhaps. Any other
 //!   member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
 //!   [`Rules::rebuild_after`], another node gets a new copy.
 //! - An expelled vSSD is deleted when its set has all copies. A stranger is not.
@@ -184,9 +184,9 @@ pub struct Heal {
     lost: BTreeMap<u32, Lost>,
     /// Members in whose place nodes have something else, as these have said.
     strangers: BTreeSet<u32>,
-    /// Expelled vSSDs in whose place a node has something else, and the start of the node in which it said so: a medium is
-    /// exchanged with a start.
-    strange_since: BTreeMap<u32, u32>,
+    /// Nodes that have something else in the place of a vSSD, and the start in which each said so: a medium is exchanged with a
+    /// start.
+    strange: BTreeMap<u8, u32>,
     /// Members that do not serve though they are not lost: since when, and when that was told last.
     idle: BTreeMap<u32, (Instant, Instant)>,
     /// Sets that lack copies, by volume and index, since when.
@@ -211,7 +211,7 @@ impl Heal {
             nodes: BTreeMap::new(),
             lost: BTreeMap::new(),
             strangers: BTreeSet::new(),
-            strange_since: BTreeMap::new(),
+            strange: BTreeMap::new(),
             idle: BTreeMap::new(),
             degraded: BTreeMap::new(),
             without_room: BTreeSet::new(),
@@ -459,6 +459,18 @@ impl Heal {
             .is_some_and(|lost| lost.cause == Cause::Silent)
     }
 
+    /// A node has something else in the place of a vSSD.
+    fn note_strange(&mut self, node: u8) {
+        let boot = self.nodes.get(&node).map_or(0, |node| node.status.boot);
+        self.strange.insert(node, boot);
+    }
+
+    /// True if a node's medium is not its own, as far as is known. It gets no copies: they would be lost when the right one is back.
+    fn is_strange(&self, id: u8) -> bool {
+        let boot = self.nodes.get(&id).map(|node| node.status.boot);
+        boot.is_some() && self.strange.get(&id).copied() == boot
+    }
+
     /// True if a node answers in time.
     fn answers(&self, node: u8) -> bool {
         let node = self.nodes.get(&node);
@@ -534,8 +546,7 @@ impl Heal {
             let strangers = strangers.filter(|replica| is_stranger(&replica.vssd)).copied();
             for ReplicaRecord { vssd, node } in strangers.collect::<Vec<_>>() {
                 set.strangers.push(vssd);
-                let boot = self.nodes.get(&node).map_or(0, |node| node.status.boot);
-                self.strange_since.insert(vssd, boot);
+                self.note_strange(node);
                 self.told.push(Kind::CopyForeign {
                     volume: VolumeId(volume),
                     vssd: VssdId(vssd),
@@ -651,9 +662,8 @@ impl Heal {
                     let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
                     if joins && is_refused_as_stranger(code) {
                         set.strangers.push(vssd.0);
-                        let node = set.joining.and_then(|joining| self.nodes.get(&joining.node));
-                        let boot = node.map_or(0, |node| node.status.boot);
-                        self.strange_since.insert(vssd.0, boot);
+                        let node = set.joining.map_or(0, |joining| joining.node);
+                        self.note_strange(node);
                     }
                     self.give_up_joining(now, next, volume.0, index);
                 }
@@ -751,8 +761,8 @@ impl Heal {
     fn may_rejoin(&self, now: Instant, left: &ReplicaRecord) -> bool {
         let node = self.nodes.get(&left.node);
         let has_failed = |roll: &Roll| roll.failed.contains(&left.vssd);
-        let is_strange = |node: &Node| self.strange_since.get(&left.vssd) == Some(&node.status.boot);
-        node.is_some_and(|node| node.takes_copies(now, &self.rules) && !is_strange(node))
+        node.is_some_and(|node| node.takes_copies(now, &self.rules))
+            && !self.is_strange(left.node)
             && self.is_here(left)
             && !self.roll(left.node).is_some_and(has_failed)
     }
@@ -760,7 +770,7 @@ impl Heal {
     /// The room of the nodes, without what the records have given them and they do not know of yet.
     fn rooms(&self, now: Instant, records: &Snapshot) -> Rooms {
         let site = |(&id, node): (&u8, &Node)| {
-            let is_open = node.takes_copies(now, &self.rules);
+            let is_open = node.takes_copies(now, &self.rules) && !self.is_strange(id);
             Site::new(id, &node.status, records.rack, is_open)
         };
         let mut rooms = Rooms::new(self.nodes.iter().map(site));
