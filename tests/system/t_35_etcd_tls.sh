@@ -8,13 +8,13 @@ need etcd etcdctl openssl jq
 client="127.0.0.1:$(( port_base + 20 ))" peer="http://127.0.0.1:$(( port_base + 24 ))"
 tls=$work/tls
 mkdir "$tls"
-# authority NAME; certificate NAME AUTHORITY SAN: of 127.0.0.1 and of clients.
+# authority NAME; certificate NAME AUTHORITY SAN [SUBJECT]
 authority() {
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj "/CN=$1" -keyout "$tls/$1.key" \
         -out "$tls/$1.pem" 2>/dev/null
 }
 certificate() {
-    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" -keyout "$tls/$1.key" -out "$tls/$1.csr" 2>/dev/null
+    openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "${4:-/O=$1}" -keyout "$tls/$1.key" -out "$tls/$1.csr" 2>/dev/null
     openssl x509 -req -in "$tls/$1.csr" -CA "$tls/$2.pem" -CAkey "$tls/$2.key" -CAcreateserial -days 2 -out "$tls/$1.pem" \
         -extfile <(printf 'subjectAltName=%s\nextendedKeyUsage=serverAuth,clientAuth\n' "$3") 2>/dev/null
 }
@@ -22,6 +22,7 @@ authority ca
 authority other
 certificate server ca IP:127.0.0.1
 certificate client ca DNS:client
+certificate named ca DNS:client /CN=client
 certificate stranger other DNS:stranger
 
 # start_etcd: starts the member, or starts it again.
@@ -70,6 +71,7 @@ refused "etcds://$client/rack1?ca=$tls/ca.pem&cert=$tls/client.pem&key=$tls/clie
 refused "etcds://localhost:${client#*:}/rack1?$certs&$user" "name the member as its certificate does"
 refused "etcds://$client/rack1?ca=$tls/missing.pem" "cannot read"
 refused "etcds://$client/rack1?ca=$tls/ca.key" "no certificate"
+refused "etcds://$client/rack1?ca=$tls/ca.pem&cert=$tls/named.pem&key=$tls/named.key&$user" "common name"
 refused "etcd://$client/rack1?$user" "etcds://"
 refused "etcds://$client/rack1?$certs" "user=NAME&password-file=FILE"
 refused "etcds://$client/rack1?$certs&user=rack&password-file=$work/wrong" "password-file"
@@ -80,7 +82,7 @@ expect_text "password-file"
 
 echo "· a gateway works with it, and gets another token when etcd has forgotten its own"
 part tor tor --listen "$(udp 0)"
-part node1 node --id 1 --listen "$(udp 1)" --tor "$(udp 0)" --dir "$work/node1" --size 64MiB
+part node1 node --id 1 --listen "$(udp 1)" --tor "$(udp 0)" --dir "$work/node1" --size 192MiB
 part gateway gateway --dir "$work/gateway" --registry "$registry" --listen "$(udp 11)" --tor "$(udp 0)" --node "1=$(udp 1)" \
     --replicas 1 --nbd "127.0.0.1:$nbd_port" --control "127.0.0.1:$control_port"
 "$SWITCHYARD" volume create one --size 8MiB --control "$CONTROL" >/dev/null

@@ -212,16 +212,20 @@ impl Client {
         }
     }
 
-    /// Why a member has hung up, if that was for its client's certificate.
+    /// Why a member has hung up, if that can be found out.
     fn diagnose(&self, endpoint: &str, error: &ureq::Error) -> Option<(String, bool)> {
         let hung_up = [
             ErrorKind::BrokenPipe,
             ErrorKind::ConnectionReset,
             ErrorKind::UnexpectedEof,
         ];
-        let is_it = matches!(error, ureq::Error::Io(why) if hung_up.contains(&why.kind()));
-        let tls = self.url.tls.as_ref().filter(|_| is_it)?;
-        let (why, _) = access::diagnose(tls, endpoint, LIMITS)?;
+        if !matches!(error, ureq::Error::Io(why) if hung_up.contains(&why.kind())) {
+            return None;
+        }
+        let why = match &self.url.tls {
+            None => format!("{error}; if it speaks TLS, write {TLS_SCHEME} in --registry"),
+            Some(tls) => access::diagnose(tls, endpoint, LIMITS)?.0,
+        };
         // It may have taken the request before somebody changed what it likes.
         Some((why, false))
     }
@@ -263,6 +267,10 @@ impl Client {
             Err(_) if text.contains("HTTP request to an HTTPS server") => {
                 let why = format!("it speaks TLS: write {TLS_SCHEME} in --registry");
                 Err(Trouble::Barred(why))
+            }
+            Err(_) if text.contains("CommonName of client") => {
+                let why = "where it has users, it takes no client whose certificate has a common name: give the client another one";
+                Err(Trouble::Barred(why.to_owned()))
             }
             Err(_) => Err(Trouble::Unknown(format!(
                 "it answers {status}: Switchyard needs etcd 3.4 or newer with --enable-grpc-gateway, its default"
