@@ -23,8 +23,7 @@ gateway 1
 gateway 2
 [[ $(jq -r '.volumes[0].state' "$work/gateway1.json") == ready ]] || fail "the first gateway does not serve"
 [[ $(jq -r '.volumes[0].state' "$work/gateway2.json") == closed ]] || fail "the second gateway does not stand by"
-expect_code 1 "$SWITCHYARD" volume create other --size 16MiB --control "$(control 2)"
-expect_text "$(control 1)"
+"$SWITCHYARD" volume create other --size 16MiB --control "$(control 2)" >/dev/null || fail "a command does not follow to the lead"
 
 start_guest "GATEWAYS=\"$(nvme_port 1) $(nvme_port 2)\""
 await_guest "DO kill"

@@ -76,3 +76,50 @@ mkdir "$work/exchanged"
 cp "$work/node2/node-2.img" "$work/exchanged/node-1.img"
 expect_code 1 "$SWITCHYARD" node --id 1 --listen "$(udp 1)" --tor "$(udp 0)" --dir "$work/exchanged"
 expect_text "the medium is that of node 2"
+
+# await_state STATE: every volume is so within 20 seconds.
+await_state() {
+    local states
+    for (( i = 0; i < 200; i++ )); do
+        states=$("$SWITCHYARD" volume list --json --control "http://$control" | jq -r '.[].state' | sort -u)
+        [[ $states == "$1" ]] && return 0
+        sleep 0.1
+    done
+    fail "the volumes are $states: $("$SWITCHYARD" volume list --json --control "http://$control" | jq -r '.[].problem')"
+}
+echo "· a medium of another rack takes no volume away"
+node 1
+node 2
+gateway
+stop gateway
+stop node1
+# Another rack, whose vSSDs have the same numbers on node 1.
+node 1 strange
+part strange gateway --dir "$work/strange.gateway" --registry "$work/strange.registry" --listen "$(udp 11)" --tor "$(udp 0)" \
+    --node "1=$(udp 1)" --replicas 1 --nbd "127.0.0.1:$(( port_base + 40 ))" --control "$control"
+for name in x y z; do
+    "$SWITCHYARD" volume create "$name" --size 8MiB --control "http://$control" >/dev/null
+done
+head -c 8M /dev/urandom >"$work/x.img"
+nbdcopy --flush "$work/x.img" "$(export_of x)"
+stop strange
+gateway
+"$SWITCHYARD" volume delete three --yes --control "http://$control" >/dev/null
+await_state degraded
+for name in one two; do
+    nbdcopy "$(export_of "$name")" "$work/out.img"
+    cmp -n $(( 16 << 20 )) "$work/$name.img" "$work/out.img" || fail "other bytes came back of volume $name"
+done
+"$SWITCHYARD" events --json --control "http://$control" | grep -q copy-foreign || fail "nothing tells of the medium"
+stop gateway
+echo "· and is left alone"
+part strange gateway --dir "$work/strange.gateway" --registry "$work/strange.registry" --listen "$(udp 11)" --tor "$(udp 0)" \
+    --node "1=$(udp 1)" --replicas 1 --nbd "127.0.0.1:$(( port_base + 40 ))" --control "$control"
+nbdcopy "$(export_of x)" "$work/out.img"
+cmp -n $(( 8 << 20 )) "$work/x.img" "$work/out.img" || fail "a medium of another rack was changed"
+echo "· the node's own medium is back: its copies join again"
+stop strange
+stop node1
+node 1
+gateway
+await_state ready

@@ -1,10 +1,11 @@
 #!/bin/bash
 # Three gateways share a rack, and each serves some of its volumes, by a registry in a directory and by one in etcd. Their
-# volumes are spread evenly. A gateway refuses what another one serves, and says who that is. Two vSSDs of volumes of
+# volumes are spread evenly. Commands follow to the gateway that leads, and clients are told of it. Two vSSDs of volumes of
 # different gateways exchange their nodes. One gateway is killed: the others serve its volumes within two seconds, with
 # their data. It returns, and gets its share back. At last all stop, and the nodes' media are sound.
+# KILLS=10 measures instead for how long a client waits when its gateway is killed (docs/performance.md).
 source "$(dirname "$0")/lib.sh"
-need jq nbdinfo nbdcopy python3
+need jq nbdinfo nbdcopy python3 curl
 
 control() { echo "http://127.0.0.1:$(( port_base + 50 + $1 ))"; }
 nbd() { echo "nbd://127.0.0.1:$(( port_base + 40 + $1 ))/$2"; }
@@ -48,8 +49,34 @@ print(*(fits or [("none",)])[0])
 PY
 }
 
+# idle URI…: opens a connection to each, names those that the server hangs up, and never asks anything.
+idle() {
+    python3 -u - "$@" <<'PY'
+import select, socket, struct, sys
+open_clients = {}
+for uri in sys.argv[1:]:
+    place, name = uri.removeprefix("nbd://").split("/")
+    host, port = place.split(":")
+    client = socket.create_connection((host, int(port)))
+    stream = client.makefile("rb")
+    stream.read(18)
+    client.sendall(struct.pack(">IQIIIH", 3, 0x49484156454F5054, 7, 6 + len(name), len(name), 0)[:-2] + name.encode() + b"\0\0")
+    kind = 0
+    while kind != 1:
+        _, _, kind, length = struct.unpack(">QIII", stream.read(20))
+        stream.read(length)
+        assert kind < 1 << 31, (uri, kind)
+    open_clients[client] = name
+print("open")
+while open_clients:
+    for client in select.select(list(open_clients), [], [])[0]:
+        if not client.recv(1):
+            print(open_clients.pop(client))
+PY
+}
+
 active() {
-    local id name killed took
+    local id name killed took waiter
     part tor tor --listen "$(udp 0)"
     for id in 1 2 3 4; do
         part "node$id" node --id "$id" --listen "$(udp "$id")" --tor "$(udp 0)" --dir "$work/$kind.node$id" --size 192MiB
@@ -69,10 +96,20 @@ active() {
         done
     done
     name=$(led 1 2 | head -1)
-    expect_code 1 nbdinfo "$(nbd 1 "$name")"
-    expect_code 1 rack 1 volume resize "$name" --size 12MiB
-    expect_text "$(control 2)"
-    rack 2 volume resize "$name" --size 12MiB >/dev/null || fail "the lead of $name does not grow it"
+    expect_code 1 env LIBNBD_DEBUG=1 nbdinfo "$(nbd 1 "$name")"
+    expect_text "connect to $(nbd 2 "$name")"
+    [[ $(rack 1 volume show "$name" --json | jq -r .uri) == "$(nbd 2 "$name")" ]] || fail "volume show has another uri"
+    rack 1 top --count 1 --interval 0.1 | grep "^$name " | grep -q "$(udp 12)\$" || fail "top does not name the gateway"
+    curl -sf "$(control 1)/metrics" | grep -qF "switchyard_volume_lead{volume=\"$name\",gateway=\"$(udp 12)\"} 1" ||
+        fail "the metrics do not name the gateway"
+    # A command follows to the gateway that leads, and so does curl.
+    expect_code 0 curl -s -o "$work/refusal" -w '%{http_code}' -X PATCH -H 'content-type: application/json' \
+        -d '{"size":"9MiB"}' "$(control 1)/v1/volumes/$name"
+    expect_text 307
+    grep -qF "$(control 2)" "$work/refusal" || fail "the refusal does not name the gateway"
+    curl -sfL -X PATCH -H 'content-type: application/json' -d '{"size":"10MiB"}' "$(control 1)/v1/volumes/$name" |
+        jq -e '.size_bytes == 10485760' >/dev/null || fail "curl does not follow"
+    [[ $(rack 1 volume resize "$name" --size 12MiB --json | jq .size_bytes) == $(( 12 << 20 )) ]] || fail "a command does not follow"
     rack 3 volume show "$name" | grep -q "$(control 2)" || fail "volume show does not name the gateway"
     rack 3 volume resize "$(led 1 3 | head -1)" --size 10MiB >/dev/null || fail "the third gateway does not lead its volumes"
     rack 2 events --json | grep -q volume-taken || fail "nothing tells that the second gateway serves a volume"
@@ -117,9 +154,21 @@ active() {
         done
     done
 
-    echo "· $kind: it returns"
+    echo "· $kind: it returns, and idle clients of its volumes are hung up"
+    local clients=()
+    for id in 1 3; do
+        for name in $(led 1 "$id"); do clients+=("$(nbd "$id" "$name")"); done
+    done
+    idle "${clients[@]}" >"$work/hung" 2>"$work/hung.err" &
+    waiter=$!
+    at_end "kill $waiter 2>/dev/null"
+    await_line "$work/hung" "$waiter" || fail "idle clients do not connect: $(<"$work/hung.err")"
     gateway 2
     await_counts 20 1 2 2 2
+    sleep 0.5
+    [[ $(tail -n +2 "$work/hung" | sort) == "$(led 1 2 | sort)" ]] ||
+        fail "the volumes $(led 1 2 | xargs) have moved, and clients of these are hung up: $(tail -n +2 "$work/hung" | xargs)"
+    kill "$waiter"
     for part in gateway2 gateway1 gateway3 node1 node2 node3 node4 tor; do
         kill -TERM "${pids[$part]}"
         wait "${pids[$part]}" || fail "$part stopped with $?"
@@ -129,7 +178,37 @@ active() {
     done
 }
 
+# pauses KILLS: kills the gateway that serves a volume so many times, and measures for how long a client waits.
+pauses() {
+    local id kill lead
+    part tor tor --listen "$(udp 0)"
+    for id in 1 2 3 4; do
+        part "node$id" node --id "$id" --listen "$(udp "$id")" --tor "$(udp 0)" --dir "$work/pauses.node$id" --size 192MiB
+    done
+    gateway 1
+    gateway 2
+    rack 1 volume create v --size 8MiB >/dev/null
+    PYTHONPATH=$here python3 -u "$here/nbd_pauses.py" v "$(( $1 * 4 + 2 ))" "127.0.0.1:$(( port_base + 41 ))" \
+        "127.0.0.1:$(( port_base + 42 ))" >"$work/pauses" 2>"$work/pauses.err" &
+    local client=$!
+    await_line "$work/pauses" "$client" || fail "the client does not connect"
+    for (( kill = 0; kill < $1; kill++ )); do
+        sleep 1.5
+        lead=$(led 1 1 | grep -q . && echo 1 || echo 2)
+        kill -9 "${pids[gateway$lead]}"
+        wait "${pids[gateway$lead]}" 2>/dev/null || true
+        sleep 1.8
+        gateway "$lead"
+    done
+    wait "$client" || fail "the client: $(<"$work/pauses.err")"
+    tail -1 "$work/pauses"
+}
+
 kind=directory registry=$work/registry
+if [[ -n ${KILLS-} ]]; then
+    pauses "$KILLS"
+    exit 0
+fi
 active
 if command -v etcd >/dev/null; then
     client="127.0.0.1:$(( port_base + 21 ))" peer="http://127.0.0.1:$(( port_base + 25 ))"

@@ -544,8 +544,8 @@ pub fn is_alive(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::Futex;
     use std::process::Command;
-    use std::{thread, time};
 
     const KEY: FileKey = FileKey {
         device: 1,
@@ -695,12 +695,7 @@ mod tests {
         assert!(!table.is_deserted());
         child.kill().expect("it runs");
         let looks = (0..500).take_while(|_| !table.is_deserted());
-        assert!(
-            looks
-                .inspect(|_| thread::sleep(time::Duration::from_millis(10)))
-                .count()
-                < 500
-        );
+        assert!(looks.inspect(|_| Futex::new().wait(0, Some(10_000_000))).count() < 500);
         child.wait().expect("it is still to be asked for");
     }
 

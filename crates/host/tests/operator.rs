@@ -8,7 +8,8 @@ use host::operator::{
     Role, carry_out,
 };
 use host::{Gateway, GatewayConfig};
-use rack::control::{NodeStatus, Open};
+use rack::control::{NodeStatus, Open, Roll};
+use rack::heal::Rules;
 use rack::nodes::NodeError;
 use rack::placement::Isolation;
 use rack::registry::{Durability, RegistryError, SetRecord, Snapshot};
@@ -44,6 +45,8 @@ enum Ending {
 #[derive(Clone, Debug, Default)]
 struct FakeNode {
     vssds: BTreeSet<u32>,
+    /// It has something else of these numbers.
+    strangers: BTreeSet<u32>,
     refuses_new: bool,
     is_silent: bool,
     /// The number that it says to have, if another one.
@@ -67,6 +70,7 @@ struct Rack {
     operator: Operator,
     stored: Snapshot,
     late: Option<Snapshot>,
+    heal: Option<Rules>,
     nodes: BTreeMap<u8, FakeNode>,
     plan: Plan,
     outputs: usize,
@@ -81,7 +85,7 @@ fn node_addr(id: u8) -> Addr {
     Addr::new([10, 0, 1, id], 1)
 }
 
-fn start(now: Instant, session: u32) -> (Gateway, Operator) {
+fn start(now: Instant, session: u32, heal: Option<Rules>) -> (Gateway, Operator) {
     let config = GatewayConfig {
         addr: GATEWAY,
         tors: vec![TOR],
@@ -98,7 +102,7 @@ fn start(now: Instant, session: u32) -> (Gateway, Operator) {
     let operator = OperatorConfig {
         role: Role::Alone { session },
         exchange_within: None,
-        heal: None,
+        heal,
         levels: rack::level::Levels::BUILD,
         nonce: Uuid::from_u128(u128::from(session)),
     };
@@ -107,7 +111,11 @@ fn start(now: Instant, session: u32) -> (Gateway, Operator) {
 
 impl Rack {
     fn new(plan: Plan) -> Self {
-        let (gateway, operator) = start(Instant::ZERO, 1);
+        Self::healing(plan, None)
+    }
+
+    fn healing(plan: Plan, heal: Option<Rules>) -> Self {
+        let (gateway, operator) = start(Instant::ZERO, 1, heal);
         Self {
             now: Instant::ZERO,
             session: 1,
@@ -115,6 +123,7 @@ impl Rack {
             operator,
             stored: Snapshot::default(),
             late: None,
+            heal,
             nodes: (1..=SPARE).map(|id| (id, FakeNode::default())).collect(),
             plan,
             outputs: 0,
@@ -137,7 +146,7 @@ impl Rack {
 
     fn crash(&mut self) {
         self.session += 1;
-        (self.gateway, self.operator) = start(self.now, self.session);
+        (self.gateway, self.operator) = start(self.now, self.session, self.heal);
     }
 
     fn store(&mut self, snapshot: &Snapshot) -> Result<(), RegistryError> {
@@ -192,6 +201,7 @@ impl Rack {
             Op::Open => {
                 let open = Open::parse(packet.record()).expect("the gateway's records are well-formed");
                 match (known, open.intent.creates()) {
+                    _ if node.strangers.contains(&header.vssd.0) => Code::OtherSet,
                     (true, _) => Code::SoftOrOk,
                     (false, true) if node.refuses_new => Code::NoSpace,
                     (false, true) => {
@@ -202,6 +212,7 @@ impl Rack {
                 }
             }
             Op::Delete => {
+                node.strangers.remove(&header.vssd.0);
                 node.vssds.remove(&header.vssd.0);
                 Code::SoftOrOk
             }
@@ -219,6 +230,10 @@ impl Rack {
             racks: node.racks.clone(),
             free_channels: 16 - node.vssds.len() as u32,
             pages_per_channel: PAGES_PER_CHANNEL,
+            roll: self.heal.map(|_| Roll {
+                here: node.vssds.union(&node.strangers).copied().collect(),
+                ..Roll::default()
+            }),
             ..NodeStatus::default()
         };
         Some(Packet::with_record(
@@ -807,4 +822,66 @@ fn a_registry_that_is_away_is_told_of() {
     rack.away_from = None;
     rack.settle();
     assert_eq!((rack.broken, rack.stored.volumes.len()), (None, 1));
+}
+
+/// bug: a node that had something else in the place of a copy kept the volume from opening, though its other copies were good.
+/// fix: the copy counts as lost.
+#[test]
+fn a_volume_opens_without_a_copy_that_is_something_else_and_the_copy_is_made_anew() {
+    for place in [0, 1] {
+        let mut rack = Rack::healing(Plan::default(), Some(Rules::default()));
+        rack.command(1, new_volume("a"));
+        let id = rack.stored.volumes[0].volume();
+        let lost = rack.stored.volumes[0].sets[0].replicas[place];
+        let node = rack.nodes.get_mut(&lost.node).expect("it has a copy");
+        node.vssds.remove(&lost.vssd);
+        node.strangers.insert(lost.vssd);
+        rack.crash();
+        rack.run(Duration::from_secs(3), None);
+        let ready = Some(host::gateway::VolumeState::Ready);
+        assert_eq!(rack.gateway.volume_state(id), ready);
+        let set = rack.stored.volumes[0].sets[0].clone();
+        assert_eq!((set.replicas.len(), set.wanted()), (1, 2), "{set:?}");
+        assert_eq!(set.strangers, [lost.vssd]);
+        rack.run(Duration::from_secs(120), None);
+        let set = rack.stored.volumes[0].sets[0].clone();
+        assert!(
+            set.is_whole() && set.replicas.len() == 2 && set.strangers.is_empty(),
+            "{set:?}"
+        );
+        assert!(
+            rack.nodes[&lost.node].strangers.contains(&lost.vssd),
+            "it is left alone"
+        );
+        assert!(rack.stored.leftovers.is_empty(), "{:?}", rack.stored.leftovers);
+    }
+}
+
+/// Nothing of the set is left then: whatever is there is not served, and the records stay as they are until the right media are back.
+#[test]
+fn a_set_whose_copies_are_all_something_else_is_not_healed() {
+    let mut rack = Rack::healing(Plan::default(), Some(Rules::default()));
+    rack.command(1, new_volume("a"));
+    let before = rack.stored.volumes[0].sets.clone();
+    let strange = |rack: &mut Rack, is_strange: bool| {
+        for replica in &before[0].replicas {
+            let node = rack.nodes.get_mut(&replica.node).expect("it has a copy");
+            let (from, to) = match is_strange {
+                true => (&mut node.vssds, &mut node.strangers),
+                false => (&mut node.strangers, &mut node.vssds),
+            };
+            from.remove(&replica.vssd);
+            to.insert(replica.vssd);
+        }
+        rack.crash();
+        rack.run(Duration::from_secs(90), None);
+    };
+    strange(&mut rack, true);
+    let state = rack.gateway.volume_state(rack.stored.volumes[0].volume());
+    let is_strange = |state| matches!(state, Some(host::gateway::VolumeState::Failed(_, Code::OtherSet)));
+    assert!(is_strange(state), "{state:?}");
+    assert_eq!(rack.stored.volumes[0].sets, before);
+    strange(&mut rack, false);
+    let state = rack.gateway.volume_state(rack.stored.volumes[0].volume());
+    assert_eq!(state, Some(host::gateway::VolumeState::Ready));
 }

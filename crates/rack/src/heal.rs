@@ -19,9 +19,13 @@
 //!   nodes that die shortly after each other the first one is no reason to expel. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
 //!   one may have acknowledged writes in memory that the others have not.
-//! - A member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
+//! - A member is lost, too, if its node has a stranger in its place ([`Heal::strangers`]). Nothing of the set is there, as if the node
+//!   did not have it: so a stranger counts as missing, and the same holds for those that stay. They have every acknowledged write, as a
+//!   write is acknowledged by all members; or all have started again, and then what was not flushed is lost whoever stays.
+//! - A node with a stranger gets no copies before it has started anew, with the right medium perhaps. Any other
+//!   member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
 //!   [`Rules::rebuild_after`], another node gets a new copy.
-//! - An expelled vSSD is deleted when its set has all copies.
+//! - An expelled vSSD is deleted when its set has all copies. A stranger is not.
 
 use crate::charge::Charge;
 use crate::control::{NodeStatus, Roll};
@@ -32,6 +36,7 @@ use crate::room::{Rooms, Site};
 use base::event::Kind;
 use base::{Duration, Instant, NodeId, VolumeId, VssdId};
 use std::collections::{BTreeMap, BTreeSet};
+use wire::rack::Code;
 
 /// How patient the healing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,12 +148,14 @@ enum Cause {
     Unheard,
     /// It does not serve, and knows an earlier membership only.
     Behind,
+    /// Its node has something else in its place.
+    Stranger,
 }
 
 impl Cause {
     fn sure_after(self) -> Duration {
         match self {
-            Self::Silent | Self::Failed | Self::Past => Duration::ZERO,
+            Self::Silent | Self::Failed | Self::Past | Self::Stranger => Duration::ZERO,
             Self::Missing => SURE_AFTER,
             Self::Unheard => UNHEARD_AFTER,
             Self::Behind => BEHIND_AFTER,
@@ -175,6 +182,11 @@ pub struct Heal {
     nodes: BTreeMap<u8, Node>,
     /// Members that are lost.
     lost: BTreeMap<u32, Lost>,
+    /// Members in whose place nodes have something else, as these have said.
+    strangers: BTreeSet<u32>,
+    /// Nodes that have something else in the place of a vSSD, and the start in which each said so: a medium is exchanged with a
+    /// start.
+    strange: BTreeMap<u8, u32>,
     /// Members that do not serve though they are not lost: since when, and when that was told last.
     idle: BTreeMap<u32, (Instant, Instant)>,
     /// Sets that lack copies, by volume and index, since when.
@@ -198,6 +210,8 @@ impl Heal {
             began: now,
             nodes: BTreeMap::new(),
             lost: BTreeMap::new(),
+            strangers: BTreeSet::new(),
+            strange: BTreeMap::new(),
             idle: BTreeMap::new(),
             degraded: BTreeMap::new(),
             without_room: BTreeSet::new(),
@@ -239,6 +253,12 @@ impl Heal {
         known.heard = Some(at);
         known.unanswered = 0;
         known.status = status.clone();
+    }
+
+    /// These members were refused to the gateway as something else, while another member of each one's set was not: it is what the
+    /// records say.
+    pub fn strangers(&mut self, vssds: impl Iterator<Item = VssdId>) {
+        self.strangers = vssds.map(|vssd| vssd.0).collect();
     }
 
     /// Members that do not serve. One answer of a node says little of it: it may be of before the member was made.
@@ -397,7 +417,9 @@ impl Heal {
             let mut known = self.roll(node.0).into_iter().flat_map(|roll| &roll.generations);
             !set.is_changing() && known.any(|&(of, generation)| of == vssd.0 && generation < set.generation)
         };
+        let is_stranger = !joins && self.strangers.contains(&vssd.0);
         cause
+            .or(is_stranger.then_some(Cause::Stranger))
             .or(is_past.then_some(Cause::Past))
             .or_else(|| is_behind().then_some(Cause::Behind))
     }
@@ -435,6 +457,18 @@ impl Heal {
         self.lost
             .get(&vssd)
             .is_some_and(|lost| lost.cause == Cause::Silent)
+    }
+
+    /// A node has something else in the place of a vSSD.
+    fn note_strange(&mut self, node: u8) {
+        let boot = self.nodes.get(&node).map_or(0, |node| node.status.boot);
+        self.strange.insert(node, boot);
+    }
+
+    /// True if a node's medium is not its own, as far as is known. It gets no copies: they would be lost when the right one is back.
+    fn is_strange(&self, id: u8) -> bool {
+        let boot = self.nodes.get(&id).map(|node| node.status.boot);
+        boot.is_some() && self.strange.get(&id).copied() == boot
     }
 
     /// True if a node answers in time.
@@ -502,6 +536,22 @@ impl Heal {
                 if node.expelled_at != Some(now) {
                     (node.expelled, node.expelled_at) = (node.expelled + 1, Some(now));
                 }
+            }
+            let is_stranger = |vssd: &u32| {
+                self.lost
+                    .get(vssd)
+                    .is_some_and(|lost| lost.cause == Cause::Stranger)
+            };
+            let strangers = set.replicas.iter().filter(|replica| lost.contains(&replica.vssd));
+            let strangers = strangers.filter(|replica| is_stranger(&replica.vssd)).copied();
+            for ReplicaRecord { vssd, node } in strangers.collect::<Vec<_>>() {
+                set.strangers.push(vssd);
+                self.note_strange(node);
+                self.told.push(Kind::CopyForeign {
+                    volume: VolumeId(volume),
+                    vssd: VssdId(vssd),
+                    node: NodeId(node),
+                });
             }
             set.expel(&lost);
             for vssd in lost {
@@ -607,7 +657,16 @@ impl Heal {
             }
             match state(volume, index) {
                 ChangeState::Joined if is_kept(next, volume) => self.joined(now, next, volume, index),
-                ChangeState::Failed(..) => self.give_up_joining(now, next, volume.0, index),
+                ChangeState::Failed(vssd, code) => {
+                    let set = set_mut(next, volume.0, index);
+                    let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
+                    if joins && is_refused_as_stranger(code) {
+                        set.strangers.push(vssd.0);
+                        let node = set.joining.map_or(0, |joining| joining.node);
+                        self.note_strange(node);
+                    }
+                    self.give_up_joining(now, next, volume.0, index);
+                }
                 ChangeState::Joined | ChangeState::Secured | ChangeState::Busy | ChangeState::Done => {}
             }
         }
@@ -680,6 +739,7 @@ impl Heal {
             self.without_room.remove(&(volume, index));
             let set = set_mut(next, volume, index);
             set.expelled.retain(|left| left.vssd != vssd);
+            set.strangers.retain(|left| *left != vssd);
             set.joining = Some(JoiningRecord {
                 vssd,
                 node,
@@ -702,6 +762,7 @@ impl Heal {
         let node = self.nodes.get(&left.node);
         let has_failed = |roll: &Roll| roll.failed.contains(&left.vssd);
         node.is_some_and(|node| node.takes_copies(now, &self.rules))
+            && !self.is_strange(left.node)
             && self.is_here(left)
             && !self.roll(left.node).is_some_and(has_failed)
     }
@@ -709,7 +770,7 @@ impl Heal {
     /// The room of the nodes, without what the records have given them and they do not know of yet.
     fn rooms(&self, now: Instant, records: &Snapshot) -> Rooms {
         let site = |(&id, node): (&u8, &Node)| {
-            let is_open = node.takes_copies(now, &self.rules);
+            let is_open = node.takes_copies(now, &self.rules) && !self.is_strange(id);
             Site::new(id, &node.status, records.rack, is_open)
         };
         let mut rooms = Rooms::new(self.nodes.iter().map(site));
@@ -789,7 +850,9 @@ impl Heal {
         for volume in own.filter(|volume| (charge.leads)(volume.volume())) {
             for set in &mut volume.sets {
                 if set.is_whole() {
-                    left.append(&mut set.expelled);
+                    left.append(&mut set.left_behind());
+                    set.expelled.clear();
+                    set.strangers.clear();
                 }
             }
         }
@@ -818,6 +881,11 @@ fn heir_of(records: &Snapshot, rooms: &Rooms, set: &SetRecord) -> Option<u8> {
     let drains = set.expelled.iter().filter_map(|left| records.drain_of(left.node));
     let mut heirs = drains.map(|drain| drain.to);
     heirs.find(|&to| rooms.fits(records, set, to))
+}
+
+/// True for the refusal of a node that has something else of the number.
+pub fn is_refused_as_stranger(code: Code) -> bool {
+    matches!(code, Code::Foreign | Code::OtherSet)
 }
 
 fn is_kept(records: &Snapshot, volume: VolumeId) -> bool {

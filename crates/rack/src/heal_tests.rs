@@ -512,3 +512,54 @@ fn what_is_to_be_deleted_is_not_forgotten_for_an_answer_of_before() {
     world.pass(6_000, 6_400);
     assert_eq!(world.records.leftovers, []);
 }
+
+#[test]
+fn something_else_in_the_place_of_a_member_is_told_expelled_and_not_deleted() {
+    let mut world = World::new();
+    world.heal.strangers([VssdId(1)].into_iter());
+    world.pass(0, 400);
+    assert_eq!(
+        (world.replicas(), world.set().strangers.clone()),
+        (vec![2], vec![1])
+    );
+    let told: Vec<&str> = std::iter::from_fn(|| world.heal.poll_told())
+        .map(|kind| kind.name())
+        .collect();
+    assert_eq!(told, ["copy-foreign", "member-expelled"]);
+    // The gateway does not open it any more.
+    world.heal.strangers([].into_iter());
+    world.pass(400, 10_000);
+    assert_eq!(world.set().joining, None, "it is what it is");
+    // Its node may have the right medium now.
+    world.boots[0] = (1, 2);
+    world.pass(10_000, 12_000);
+    assert_eq!(world.set().joining.map(|joining| joining.vssd), Some(1));
+    assert!(world.set().strangers.is_empty());
+    world.state = ChangeState::Failed(VssdId(1), Code::OtherSet);
+    world.pass(12_000, 12_200);
+    assert_eq!(world.set().strangers, [1]);
+    world.state = ChangeState::Done;
+    world.pass(12_200, 59_000);
+    assert_eq!(world.set().joining, None);
+    world.pass(59_000, 62_400);
+    let joining = world.set().joining.expect("a copy is made elsewhere");
+    assert_eq!((joining.vssd, joining.node), (3, 3));
+    (world.state, world.rolls[2]) = (ChangeState::Joined, Some(here(3)));
+    world.pass(62_400, 62_800);
+    assert_eq!(world.replicas(), [2, 3]);
+    assert_eq!(
+        world.heal.discards(&world.records).count(),
+        0,
+        "it is somebody else's"
+    );
+    assert!(world.set().expelled.is_empty() && world.records.leftovers.is_empty());
+}
+
+#[test]
+fn something_else_in_the_place_of_a_member_is_not_expelled_if_nobody_stays() {
+    let mut world = World::new();
+    world.rolls[1] = None;
+    world.heal.strangers([VssdId(1)].into_iter());
+    world.pass(0, 120_000);
+    assert_eq!(world.replicas(), [1, 2]);
+}

@@ -38,8 +38,7 @@ impl Rack {
         let record = |addr: &Addr| crate::registry::GatewayRecord {
             software: None,
             addr: addr.to_string(),
-            nvme: None,
-            control: String::new(),
+            ..crate::registry::GatewayRecord::default()
         };
         Self {
             stored: Snapshot {

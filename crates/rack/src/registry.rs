@@ -127,6 +127,9 @@ pub struct SetRecord {
     /// Members that were expelled. They are no part of the set, and may become one again while it lacks copies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expelled: Vec<ReplicaRecord>,
+    /// Those of them in whose place a node had something else when it was asked last. That is not this set's to delete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<u32>,
 }
 
 impl SetRecord {
@@ -170,6 +173,14 @@ impl SetRecord {
         expelling.vssds.extend(lost);
         expelling.was_primary |= was_primary;
         self.generation += 1;
+    }
+
+    /// The vSSDs that were expelled, and are the set's to delete.
+    pub fn left_behind(&self) -> Vec<ReplicaRecord> {
+        let expelled = self.expelled.iter().copied();
+        expelled
+            .filter(|left| !self.strangers.contains(&left.vssd))
+            .collect()
     }
 
     /// The joining vSSD takes the place that it was made for, and the one that has it leaves.
@@ -253,7 +264,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 /// A volume: an ordered list of replica sets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     /// Its number, never used again.
     pub id: u32,
@@ -374,13 +385,16 @@ pub struct GatheringRecord {
 }
 
 /// A gateway of the rack. Its place in the list is its number, and stays.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GatewayRecord {
     /// IPv4 address and UDP port.
     pub addr: String,
     /// Its address for NVMe/TCP hosts, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme: Option<String>,
+    /// Its address for NBD clients, if it has announced one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<String>,
     /// Its control API.
     pub control: String,
     /// Its program; nothing of one that is older than levels are, or while such a one has stored the records.
@@ -518,7 +532,7 @@ impl Snapshot {
     /// Removes a volume whose vSSDs are deleted. Those that were expelled are left, on nodes that may be away.
     pub fn remove_volume(&mut self, id: VolumeId) {
         if let Some(record) = self.volume_of(id) {
-            let expelled = record.sets.iter().flat_map(|set| set.expelled.clone());
+            let expelled = record.sets.iter().flat_map(SetRecord::left_behind);
             let expelled: Vec<ReplicaRecord> = expelled.collect();
             self.leftovers.extend(expelled);
         }

@@ -105,11 +105,20 @@ struct ReplicaRow {
     replicas: [Option<VssdId>; 2],
 }
 
+/// A server that registers a vSSD is believed for so long that it has the vSSD. It does so once a second.
+const BELIEVED_FOR: Duration = Duration::from_secs(3);
+
 /// A row of the destination table (RackBlox Figure 5b).
 #[derive(Clone, Copy, Debug)]
 struct DestinationRow {
     gc: Lease,
     server: Addr,
+    /// A gateway has opened the vSSD there: no other server has it.
+    is_opened: bool,
+    /// The server has registered it and is believed.
+    believed: Lease,
+    /// Another server that said to have it, as told.
+    other: Addr,
 }
 
 /// One vSSD in both tables.
@@ -181,6 +190,7 @@ impl Tor {
     /// Algorithm 1: decides about one packet and rewrites its header. `record` is the payload of a control packet.
     pub fn process(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
         let verdict = match header.op {
+            Op::Open if header.has(flags::REPLY) && header.code == Code::SoftOrOk => self.opened(header),
             _ if header.has(flags::REPLY) => to_target(header),
             // For a central controller, which decides instead.
             Op::GcOp | Op::CreateVssd if !header.target.is_none() => to_target(header),
@@ -328,6 +338,7 @@ impl Tor {
         self.began.get_or_insert(now);
         let registration = Registration::parse(header.vssd, record);
         let code = match registration {
+            Some(registration) if self.is_anothers(now, &registration) => Code::Refused,
             Some(registration) if self.register(now, &registration) => {
                 self.promise(now, header);
                 let server = registration.server;
@@ -345,12 +356,46 @@ impl Tor {
         answer(header, code)
     }
 
+    /// True if another server has the vSSD: this one has a medium from elsewhere, with a vSSD of the same number. Numbers are not given
+    /// twice in a rack. Of two that say to have it, it is the one where a gateway has opened it, which looks at what the vSSD is part of;
+    /// before that, the one that was there first and still is.
+    fn is_anothers(&mut self, now: Instant, registration: &Registration) -> bool {
+        let Registration { vssd, server, .. } = *registration;
+        let Some(row) = self.row_mut(vssd) else {
+            return false;
+        };
+        let known = &mut row.destination;
+        if known.server == server || !known.is_opened && !known.believed.is_set(now) {
+            return false;
+        }
+        if known.other != server {
+            known.other = server;
+            self.events.push_back(Kind::VssdContested { vssd, server });
+        }
+        true
+    }
+
+    /// A gateway has opened the vSSD at the server that answers.
+    #[cold]
+    fn opened(&mut self, header: &mut Header) -> Verdict {
+        let server = header.source;
+        if let Some(row) = self.row_mut(header.vssd) {
+            if row.destination.server != server {
+                row.destination.server = server;
+                row.replica.replicas = [None; 2];
+            }
+            row.destination.is_opened = true;
+        }
+        to_target(header)
+    }
+
     /// Inserts or updates a vSSD; false when the tables are full. GC bits of a known vSSD stay as they are.
     pub fn register(&mut self, now: Instant, registration: &Registration) -> bool {
         let replicas = registration.replicas.map(|replica| replica.map(|(vssd, _)| vssd));
         if let Some(row) = self.row_mut(registration.vssd) {
             row.replica.replicas = replicas;
             row.destination.server = registration.server;
+            row.destination.believed = Lease(now + BELIEVED_FOR);
             return true;
         }
         if self.index.len() >= self.vssds_max {
@@ -366,6 +411,9 @@ impl Tor {
         let destination = DestinationRow {
             gc: Lease::default(),
             server: registration.server,
+            is_opened: false,
+            believed: Lease(now + BELIEVED_FOR),
+            other: Addr::NONE,
         };
         let row = self.rows.insert(Row { replica, destination });
         self.index.insert(registration.vssd.0, row);
@@ -389,6 +437,11 @@ impl Tor {
     #[cold]
     fn delete(&mut self, now: Instant, header: &mut Header) -> Verdict {
         let vssd = header.vssd;
+        let server = self.row(vssd).map(|row| row.destination.server);
+        if server.is_some_and(|server| server != header.source) {
+            // It is another one of the same number.
+            return answer(header, Code::SoftOrOk);
+        }
         if let Some(row) = self.index.remove(&vssd.0) {
             self.rows.remove(row);
             if let Some(held) = self.leases.release(now, vssd) {
@@ -540,6 +593,64 @@ mod tests {
         assert_eq!(read(&mut tor, at(3), A), (Verdict::Forward(SERVER_A), A));
     }
 
+    fn create(tor: &mut Tor, now: Instant, vssd: VssdId, server: Addr) {
+        let registration = Registration {
+            vssd,
+            server,
+            replicas: [None; 2],
+        };
+        let mut header = Header {
+            source: server,
+            ..Header::new(Op::CreateVssd, vssd)
+        };
+        tor.process(now, &mut header, &registration.emit());
+    }
+
+    /// bug: of two servers that had a vSSD of one number, as one had a medium from elsewhere, each had the reads for a second.
+    /// fix: the first one that goes on to register has it, or the one where a gateway has opened it.
+    #[test]
+    fn a_server_with_a_stranger_of_the_same_number_gets_no_packet() {
+        let mut tor = tor();
+        let strange = Addr::new([10, 0, 0, 3], 8888);
+        let contested = Some(Kind::VssdContested {
+            vssd: A,
+            server: strange,
+        });
+        while tor.poll_event().is_some() {}
+        for second in 1..10 {
+            create(&mut tor, at(second * 1000), A, SERVER_A);
+            create(&mut tor, at(second * 1000 + 500), A, strange);
+            let (verdict, _) = read(&mut tor, at(second * 1000 + 501), A);
+            assert_eq!(verdict, Verdict::Forward(SERVER_A));
+        }
+        assert_eq!(
+            (tor.poll_event(), tor.poll_event()),
+            (contested, None),
+            "it is told once"
+        );
+        // The server has another address now, or a switch that has just started heard the stranger first.
+        create(&mut tor, at(20_000), A, strange);
+        assert_eq!(read(&mut tor, at(20_001), A).0, Verdict::Forward(strange));
+        let mut opened = Header {
+            source: SERVER_A,
+            target: CLIENT,
+            ..Header::new(Op::Open, A).reply(Code::SoftOrOk)
+        };
+        assert_eq!(
+            tor.process(at(20_002), &mut opened, &[]),
+            Verdict::Forward(CLIENT)
+        );
+        assert_eq!(read(&mut tor, at(20_003), A).0, Verdict::Forward(SERVER_A));
+        // However long it is away then.
+        create(&mut tor, at(60_000), A, strange);
+        let mut deleted = Header {
+            source: strange,
+            ..Header::new(Op::DelVssd, A)
+        };
+        tor.process(at(60_001), &mut deleted, &[]);
+        assert_eq!(read(&mut tor, at(60_002), A).0, Verdict::Forward(SERVER_A));
+    }
+
     #[test]
     fn when_both_collect_a_read_stays() {
         let mut tor = tor();
@@ -601,19 +712,20 @@ mod tests {
     }
 
     fn register(tor: &mut Tor, now: Instant, vssd: VssdId, replica: VssdId, code: Code) {
+        let server = if vssd == A { SERVER_A } else { SERVER_B };
         let record = Registration {
             vssd,
-            server: SERVER_A,
+            server,
             replicas: [Some((replica, SERVER_B)), None],
         };
         let mut header = Header {
             code,
-            source: SERVER_A,
+            source: server,
             ..Header::new(Op::CreateVssd, vssd)
         };
         assert_eq!(
             tor.process(now + LEASE, &mut header, &record.emit()),
-            Verdict::Forward(SERVER_A)
+            Verdict::Forward(server)
         );
         assert_eq!(header.code, Code::SoftOrOk);
     }

@@ -57,7 +57,7 @@ pub use host::NOBODY;
 pub use hosts::{BoxError, Build, HostSpec, RackHost, Site};
 pub use local::LocalVolume;
 pub use medium::{ImageOpen, Medium, Memory};
-pub use nvme::{NvmeTarget, nvme_address};
+pub use nvme::{Away, NbdOthers, NvmeTarget, nvme_address};
 pub use os::{MediaFile, MediaOpenError, MediaWarning, now, seed};
 pub use spans::{SPAN_LAYERS, SpanRow, SpanTimes};
 pub use start::StartError;

@@ -100,9 +100,7 @@ impl SimRegistry {
     pub fn enter(&mut self, gateways: &[Addr]) {
         let record = |addr: &Addr| GatewayRecord {
             addr: addr.to_string(),
-            nvme: None,
-            control: String::new(),
-            software: None,
+            ..GatewayRecord::default()
         };
         self.stored.gateways = gateways.iter().map(record).collect();
     }

@@ -352,6 +352,11 @@ fn volume_series(page: &mut Page, part: &Part, volume: &api::Volume) -> Result<(
     };
     let help = "1 when another gateway serves it";
     page.level("volume_elsewhere", help, &labels, elsewhere);
+    if let Some(lead) = &volume.lead {
+        let labels = vec![("volume", volume.name.clone()), ("gateway", lead.gateway.clone())];
+        let help = "1 for the gateway that leads the volume, as the registry has it";
+        page.level("volume_lead", help, &labels, 1.0);
+    }
     let id = base::VolumeId(volume.id);
     let Some(latency) = part.gateway(move |gateway, _| gateway.latency(id).cloned())? else {
         return Ok(());

@@ -106,6 +106,9 @@ struct Rebuild {
     /// Put the records in the place of those that there are, which are LOST
     #[arg(long, requires = "registry")]
     replace: bool,
+    /// Do it although the records name a gateway that leads: it was killed, and is not running
+    #[arg(long, requires = "replace")]
+    force: bool,
 }
 
 #[derive(Args)]
@@ -148,7 +151,7 @@ pub fn run(args: RecordsArgs) -> anyhow::Result<()> {
 fn made_again(nodes: &[Found], args: Rebuild) -> anyhow::Result<()> {
     let terms = Terms {
         without_missing: args.without_missing,
-        left_out: args.left_out,
+        left_out: args.left_out.clone(),
     };
     let snapshot = match rebuild(nodes, &terms) {
         Ok(snapshot) => snapshot,
@@ -157,6 +160,10 @@ fn made_again(nodes: &[Found], args: Rebuild) -> anyhow::Result<()> {
             bail!(Failure::Problems(problems.len()));
         }
     };
+    write(snapshot, args)
+}
+
+fn write(snapshot: Snapshot, args: Rebuild) -> anyhow::Result<()> {
     if let Some(file) = args.target.backup {
         if file.exists() {
             bail!(Failure::Usage(format!(
@@ -173,7 +180,10 @@ fn made_again(nodes: &[Found], args: Rebuild) -> anyhow::Result<()> {
             )));
         }
         place.create()?;
-        place.restore(|stored| replaced(snapshot, stored.as_ref()))?;
+        place.restore(|stored| {
+            refuse_lead(stored.as_ref(), args.force)?;
+            Ok(replaced(snapshot, stored.as_ref()))
+        })?;
         println!("{place}: {}", summary(&place.load()?));
     } else {
         println!("{}", serde_json::to_string_pretty(&snapshot)?);
@@ -182,23 +192,16 @@ fn made_again(nodes: &[Found], args: Rebuild) -> anyhow::Result<()> {
 }
 
 /// The records that were made again, in the place of those that are stored.
-fn replaced(snapshot: Snapshot, stored: Option<&Snapshot>) -> anyhow::Result<Snapshot> {
-    let lead = stored.and_then(Snapshot::any_lead);
-    if let Some(lead) = lead {
-        bail!(Failure::InUse(format!(
-            "the gateway {} leads, or was killed: stop every gateway first, or name another place",
-            lead.gateway
-        )));
-    }
+fn replaced(snapshot: Snapshot, stored: Option<&Snapshot>) -> Snapshot {
     let known = stored.filter(|stored| stored.rack == snapshot.rack);
     let number = |of: fn(&Snapshot) -> u32| known.map_or(0, of).max(of(&snapshot));
-    Ok(Snapshot {
+    Snapshot {
         epoch: stored.map_or(0, |stored| stored.epoch).max(snapshot.epoch) + 1,
         next_vssd: number(|records| records.next_vssd),
         next_volume: number(|records| records.next_volume),
         last_session: number(Snapshot::session_max),
         ..snapshot
-    })
+    }
 }
 
 fn backup(place: &Place, file: &Path) -> anyhow::Result<()> {
@@ -365,6 +368,50 @@ mod tests {
                 (first.rack, first.next_vssd + VSSDS_SKIPPED)
             );
         }
+    }
+
+    /// bug: records that named a gateway that was killed could not be made again in their place.
+    #[test]
+    fn records_are_made_again_in_the_place_of_those_of_a_killed_gateway_if_one_says_so() {
+        let (dir, mut registry) = backed_up();
+        let (home, _) = paths(&dir);
+        let mut led = registry.load().unwrap();
+        led.lead = Some(LeadRecord::new(base::Addr::new([10, 0, 0, 1], 8888), 7));
+        registry.store(&led).unwrap();
+        let rebuild = |force| {
+            let args = Rebuild {
+                nodes: Vec::new(),
+                target: Target {
+                    registry: Some(Place::Dir(home.clone())),
+                    backup: None,
+                    dry_run: false,
+                },
+                without_missing: false,
+                left_out: Vec::new(),
+                replace: true,
+                force,
+            };
+            // Of nodes that have nothing but the rack's id.
+            write(
+                Snapshot {
+                    rack: led.rack,
+                    ..Snapshot::default()
+                },
+                args,
+            )
+        };
+        let refusal = rebuild(false).unwrap_err();
+        assert_eq!(code_of(&refusal), IN_USE);
+        assert!(refusal.to_string().contains("say so with --force"), "{refusal}");
+        assert_eq!(registry.load().unwrap().lead, led.lead);
+        rebuild(true).unwrap();
+        let now = registry.load().unwrap();
+        assert_eq!(
+            (now.lead, now.last_session),
+            (None, 7),
+            "its session is not given again"
+        );
+        assert!(now.epoch > led.epoch + 1, "a store of before conflicts");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `switchyard top`: a running rack, refreshed. Rates come from the differences of counters, so the first table takes
 //! one interval to appear.
 
-use crate::control::api::Status;
+use crate::control::api::{Status, Volume};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
 use crate::failure::Failure;
@@ -155,28 +155,7 @@ fn table(status: &Status, rates: &Rates) -> String {
         "flash    {:>9.0} programs/s for clients  {:>7.0} by collection  {:>6.0} erases/s\n\n",
         rates.user_programs_s, rates.gc_programs_s, rates.erases_s
     );
-    text += &format!(
-        "{:<20} {:<8} {:>28} {:>28}\n",
-        "volume", "state", "read p50/p99/p99.9 µs", "write p50/p99/p99.9 µs"
-    );
-    for volume in &status.volumes {
-        let percentiles = |name: &str| {
-            let latency = volume
-                .latency
-                .iter()
-                .find(|latency| latency.name == name && latency.count > 0);
-            latency.map_or("-".to_owned(), |l| {
-                format!("{:.0}/{:.0}/{:.0}", l.p50_us, l.p99_us, l.p999_us)
-            })
-        };
-        text += &format!(
-            "{:<20} {:<8} {:>28} {:>28}\n",
-            volume.name,
-            volume.state,
-            percentiles("read"),
-            percentiles("write")
-        );
-    }
+    text += &volumes(&status.volumes);
     text += "\n";
     text += &status::nodes(&status.nodes);
     text += &status::tors(&status.tors);
@@ -194,10 +173,65 @@ fn table(status: &Status, rates: &Rates) -> String {
     text
 }
 
+/// The table of volumes; with the gateway that leads each, where several share them.
+fn volumes(volumes: &[Volume]) -> String {
+    let is_shared = volumes.iter().any(|volume| volume.lead.is_some());
+    let line = |name: &str, state: &str, read: &str, write: &str, lead: &str| {
+        let lead = if is_shared {
+            format!(" {lead}")
+        } else {
+            String::new()
+        };
+        format!("{name:<20} {state:<8} {read:>28} {write:>28}{lead}\n")
+    };
+    let (read, write) = ("read p50/p99/p99.9 µs", "write p50/p99/p99.9 µs");
+    let mut text = line("volume", "state", read, write, "led by");
+    for volume in volumes {
+        let percentiles = |name: &str| {
+            let latency = volume
+                .latency
+                .iter()
+                .find(|latency| latency.name == name && latency.count > 0);
+            latency.map_or("-".to_owned(), |l| {
+                format!("{:.0}/{:.0}/{:.0}", l.p50_us, l.p99_us, l.p999_us)
+            })
+        };
+        let lead = volume.lead.as_ref().map_or("nobody", |lead| &lead.gateway);
+        text += &line(
+            &volume.name,
+            &volume.state,
+            &percentiles("read"),
+            &percentiles("write"),
+            lead,
+        );
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::api::{GatewayCounters, Latency, Volume};
+    use crate::control::api::{GatewayCounters, Latency, Lead};
+
+    #[test]
+    fn the_table_of_volumes_names_the_leads_of_a_shared_rack_only() {
+        let volume = |name: &str, lead: Option<&str>| Volume {
+            name: name.into(),
+            state: "ready".into(),
+            lead: lead.map(|gateway| Lead {
+                gateway: gateway.into(),
+                ..Lead::default()
+            }),
+            ..Volume::default()
+        };
+        let text = volumes(&[volume("a", Some("10.0.0.2:8888")), volume("b", None)]);
+        let ends: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .collect();
+        assert_eq!(ends, ["by", "10.0.0.2:8888", "nobody"]);
+        assert!(!volumes(&[volume("a", None)]).contains("led by"));
+    }
 
     fn look(reads: u64, errors: u64, at: Instant) -> Look {
         let latency = Latency {

@@ -121,7 +121,10 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The registry in etcd that is named, if it is one.
 fn etcd(path: &Path) -> anyhow::Result<Option<Place>> {
-    match path.to_str().filter(|text| text.starts_with("etcd://")) {
+    match path
+        .to_str()
+        .filter(|text| text.starts_with("etcd://") || text.starts_with("etcds://"))
+    {
         Some(text) => Ok(Some(text.parse().map_err(Failure::Uncheckable)?)),
         None => Ok(None),
     }

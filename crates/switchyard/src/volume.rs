@@ -190,7 +190,7 @@ pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     println!(
-        "{:<20} {:>12} {:>7} {:<8} uri, or the gateway that serves it",
+        "{:<20} {:>12} {:>7} {:<8} uri, and the gateway if it is another one",
         "volume", "size", "copies", "state"
     );
     for volume in volumes {
@@ -209,6 +209,9 @@ pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
 /// Where clients find a volume: here, or at another gateway.
 fn place(volume: &Volume) -> String {
     match &volume.lead {
+        Some(lead) if volume.state == "closed" && lead.nbd.is_some() => {
+            format!("{} at gateway {}", volume.uri, lead.gateway)
+        }
         Some(lead) if volume.state == "closed" => format!("gateway {}, {}", lead.gateway, lead.control),
         _ => volume.uri.clone(),
     }
@@ -268,4 +271,31 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
         println!("problem     {problem}");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::api::Lead;
+
+    #[test]
+    fn a_volume_of_another_gateway_is_listed_with_the_place_where_clients_find_it() {
+        let mut volume = Volume {
+            uri: "nbd://10.0.0.2:10809/db".into(),
+            state: "ready".into(),
+            lead: Some(Lead {
+                gateway: "10.0.0.2:8888".into(),
+                control: "http://10.0.0.2:9180".into(),
+                nbd: Some("10.0.0.2:10809".into()),
+                session: 3,
+            }),
+            ..Volume::default()
+        };
+        assert_eq!(place(&volume), "nbd://10.0.0.2:10809/db");
+        volume.state = "closed".into();
+        assert_eq!(place(&volume), "nbd://10.0.0.2:10809/db at gateway 10.0.0.2:8888");
+        // Of an earlier program.
+        volume.lead.as_mut().unwrap().nbd = None;
+        assert_eq!(place(&volume), "gateway 10.0.0.2:8888, http://10.0.0.2:9180");
+    }
 }

@@ -2,14 +2,16 @@
 
 mod support;
 
-use base::{BlockError, BlockOp, BlockReply, Duration, Instant, Pages, Pool};
+use base::{BlockError, BlockOp, BlockReply, Duration, Instant, Pages, Pool, VolumeId};
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use support::*;
 use wire::nbd::proto::{
     Errno, chunk, command, command_flags as flag, info, option as opt, option_reply as rep,
 };
 use wire::nbd::proto::{OPTION_MAGIC, transmission_flags as tf};
-use wire::nbd::{CloseReason, Session};
+use wire::nbd::{CloseReason, Session, Whereabouts};
 use wire::{Limits, Opening, Session as _};
 
 const ALLOCATION: &str = "base:allocation";
@@ -897,6 +899,88 @@ fn a_server_that_serves_the_volume_no_more_hangs_up() {
     bytes.extend(request(0, command::FLUSH, 2, 0, 0));
     let errors: Vec<u32> = server.tell(&bytes).iter().map(error_of).collect();
     assert_eq!(errors, [Errno::Shutdown as u32; 2]);
+    assert_eq!(server.session.closed(), Some(CloseReason::Elsewhere));
+}
+
+/// Another server takes `disk` when it is told to.
+#[derive(Default)]
+struct Others(AtomicU64);
+
+impl Whereabouts for Others {
+    fn generation(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn watch(&self, _wake: Box<dyn Fn() + Send + Sync>) {}
+
+    fn is_elsewhere(&self, volume: VolumeId) -> bool {
+        self.generation() >= 2 && volume == exports(0)[0].volume
+    }
+
+    fn direction(&self, name: &str) -> Option<String> {
+        (name == "moved").then(|| "volume `moved` is at nbd://10.0.0.2:10809/moved".to_owned())
+    }
+}
+
+fn among_others(server: Server) -> (Server, Arc<Others>) {
+    let others = Arc::new(Others::default());
+    let session = server.session.among(Arc::clone(&others) as Arc<dyn Whereabouts>);
+    (Server { session, ..server }, others)
+}
+
+/// bug: a client of a volume that had moved was told "no such export", whoever served it.
+#[test]
+fn a_client_that_asks_for_a_volume_of_another_server_is_told_of_that() {
+    let (mut server, others) = among_others(Server::greeted(limits()));
+    let text = b"volume `moved` is at nbd://10.0.0.2:10809/moved".as_slice();
+    for (name, text) in [("moved", text), ("nothing", b"no such export")] {
+        for option in [opt::INFO, opt::GO] {
+            let replies = server.ask(option, &info_data(name, &[]));
+            assert_eq!(kinds(&replies), [rep::ERR_UNKNOWN]);
+            assert_eq!(replies[0].data, text);
+        }
+    }
+    // One that leaves after the client has come cannot be opened any more.
+    others.0.store(2, Ordering::Relaxed);
+    let replies = server.ask(opt::GO, &info_data("disk", &[]));
+    assert_eq!(kinds(&replies), [rep::ERR_UNKNOWN]);
+    assert_eq!(server.session.closed(), None, "it may ask for another one");
+}
+
+/// bug: an idle client of a volume that had moved was hung up at its next request, and its reconnecting began only then.
+#[test]
+fn an_idle_client_of_a_volume_that_has_moved_is_hung_up_at_once() {
+    for under_way in [false, true] {
+        let (mut server, others) = among_others(Server::started("disk", true));
+        server.hold = under_way;
+        server.feed(&request(0, command::READ, 1, 0, 512));
+        server.heard();
+        others.0.store(1, Ordering::Relaxed);
+        server.session.tick(Instant::ZERO);
+        assert_eq!(server.session.closed(), None, "another volume has moved");
+        others.0.store(2, Ordering::Relaxed);
+        server.session.tick(Instant::ZERO);
+        if under_way {
+            assert_eq!(server.session.closed(), None, "a request is under way");
+            let request = server.held.remove(0);
+            server.answer(request);
+            server.send(usize::MAX);
+        }
+        assert_eq!(server.session.closed(), Some(CloseReason::Elsewhere));
+    }
+}
+
+/// A write whose data are on their way is refused by the volume, and its answer ends the session.
+#[test]
+fn a_client_in_the_middle_of_a_write_is_hung_up_with_its_answer() {
+    let (mut server, others) = among_others(Server::started("disk", true));
+    let bytes = write(0, 7, 0, &[1; 4096]);
+    server.feed(&bytes[..1000]);
+    others.0.store(2, Ordering::Relaxed);
+    server.session.tick(Instant::ZERO);
+    assert_eq!(server.session.closed(), None);
+    server.fail = Some(BlockError::Elsewhere);
+    assert_eq!(server.tell(&bytes[1000..]), [failed(7, Errno::Shutdown)]);
     assert_eq!(server.session.closed(), Some(CloseReason::Elsewhere));
 }
 

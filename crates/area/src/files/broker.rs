@@ -359,7 +359,7 @@ fn told(result: Result<(), FilesError>) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{thread, time};
+    use crate::sync::Futex;
 
     fn table() -> (OwnedFd, &'static Table) {
         let file = tempfile::tempfile().expect("a file");
@@ -379,12 +379,7 @@ mod tests {
         drop(own);
         // Children that other tests fork have it for a moment.
         let looks = (0..500).take_while(|_| is_shared(table.as_fd()));
-        assert!(
-            looks
-                .inspect(|_| thread::sleep(time::Duration::from_millis(10)))
-                .count()
-                < 500
-        );
+        assert!(looks.inspect(|_| Futex::new().wait(0, Some(10_000_000))).count() < 500);
         broker.remove();
     }
 

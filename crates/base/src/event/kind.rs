@@ -292,6 +292,8 @@ kinds! {
     "vssd-registered" Info VssdRegistered { vssd: VssdId, server: Addr, }
     /// The switch has no room for a vSSD.
     "vssd-unregistered" Error VssdUnregistered { vssd: VssdId, server: Addr, }
+    /// A second server says to have a vSSD, and is not believed.
+    "vssd-contested" Error VssdContested { vssd: VssdId, server: Addr, }
     /// The switch set a vSSD's GC bit, as a lease.
     "lease-granted" Debug LeaseGranted { vssd: VssdId, collection: Collection, }
     /// The vSSD goes on collecting.
@@ -377,6 +379,8 @@ kinds! {
     "vssds-exchanged" Info VssdsExchanged { volume: VolumeId, other: VolumeId, took: Duration, }
     /// A member of a set is lost and is a member no more: the others go on without it.
     "member-expelled" Warn MemberExpelled { volume: VolumeId, vssd: VssdId, copies: u32, }
+    /// A node has something else in the place of a copy: its medium is from elsewhere. It is left alone.
+    "copy-foreign" Warn CopyForeign { volume: VolumeId, vssd: VssdId, node: NodeId, }
     /// A vSSD begins to join a set: it lacks copies, or one of its members moves.
     "copy-begun" Info CopyBegun { volume: VolumeId, vssd: VssdId, node: NodeId, }
     /// A set lacks a copy, and no node that answers has room for it.

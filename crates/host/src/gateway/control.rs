@@ -3,6 +3,7 @@
 
 use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId, event};
 use rack::control::{Intent, NodeStatus, Open, Roll, Terms, emit_rack};
+use rack::heal::is_refused_as_stranger;
 use rack::level::Software;
 use rack::membership::{Member, Membership};
 use rack::part::Part;
@@ -44,6 +45,8 @@ struct Ask {
     session: u32,
     /// There is no other way: one that is refused is asked again, too.
     insists: bool,
+    /// The node is at it, and so has found nothing wrong with the request.
+    is_taken: bool,
     again_at: Instant,
     /// It was sent so many times.
     attempts: u32,
@@ -197,6 +200,7 @@ impl Control {
             record,
             session: self.session_of(owner),
             insists: false,
+            is_taken: false,
             again_at: now,
             attempts: 0,
         });
@@ -301,6 +305,22 @@ impl Control {
         self.asks.iter().any(|ask| (ask.owner, ask.vssd) == (owner, vssd))
     }
 
+    /// True if a vSSD was opened for this, or is being opened.
+    pub fn is_taken(&self, owner: Owner, vssd: VssdId) -> bool {
+        let mut asks = self
+            .asks
+            .iter()
+            .filter(|ask| (ask.owner, ask.vssd) == (owner, vssd));
+        let mut failures = self.failures.iter();
+        asks.all(|ask| ask.is_taken) && !failures.any(|failure| (failure.0, failure.1) == (owner, vssd))
+    }
+
+    /// True if a node has something else in the place of a vSSD that is asked for this.
+    pub fn is_stranger(&self, owner: Owner, vssd: VssdId) -> bool {
+        let mut failures = self.failures.iter();
+        failures.any(|&(of, which, code)| (of, which) == (owner, vssd) && is_refused_as_stranger(code))
+    }
+
     /// First refusal of this.
     pub fn failure(&self, owner: Owner) -> Option<(VssdId, Code)> {
         let failure = self.failures.iter().find(|failure| failure.0 == owner);
@@ -344,6 +364,7 @@ impl Control {
             Code::Busy => {
                 let again_at = now + BUSY_AGAIN;
                 self.asks[index].again_at = again_at;
+                self.asks[index].is_taken = true;
                 self.send_at = Some(self.send_at.map_or(again_at, |at| at.min(again_at)));
                 return None;
             }

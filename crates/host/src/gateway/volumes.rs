@@ -117,6 +117,29 @@ impl Gateway {
         )
     }
 
+    /// Replicas of open volumes in whose place nodes have something else. Only of sets of which another replica was not refused:
+    /// a set whose media are all from elsewhere is a mistake to be told of, and not one to be healed.
+    pub fn strangers(&self) -> Vec<VssdId> {
+        let flight = &self.traffic.flight;
+        let sets = flight.volumes.iter().flat_map(|(_, volume)| {
+            let (id, sets) = (volume.record.volume(), volume.record.sets.iter().enumerate());
+            sets.map(move |(number, set)| (id, number, set))
+        });
+        let mut strangers = Vec::new();
+        for (id, number, set) in sets {
+            for owner in [Owner::Volume(id), Owner::Change(id, number)] {
+                let replicas = || set.replicas.iter().map(|replica| VssdId(replica.vssd));
+                let has_own = || replicas().any(|vssd| flight.control.is_taken(owner, vssd));
+                let refused = replicas().filter(|vssd| flight.control.is_stranger(owner, *vssd));
+                let refused: Vec<VssdId> = refused.collect();
+                if !refused.is_empty() && has_own() {
+                    strangers.extend(refused);
+                }
+            }
+        }
+        strangers
+    }
+
     /// The volumes as NBD exports.
     pub fn exports(&self) -> Vec<Export> {
         let volumes = self.traffic.flight.volumes.iter().map(|(_, volume)| volume);

@@ -107,6 +107,8 @@ pub struct View {
     pub tors: Vec<TorAnswer>,
     /// The volumes that were asked for.
     pub volumes: Vec<VolumeView>,
+    /// Replicas in whose place nodes have something else.
+    pub strangers: Vec<VssdId>,
 }
 
 /// How a volume is.
@@ -204,6 +206,7 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
         tors: gateway.tors().to_vec(),
         nodes: if nodes { known.to_vec() } else { Vec::new() },
         volumes: volumes.iter().map(volume).collect(),
+        strangers: gateway.strangers(),
     }
 }
 

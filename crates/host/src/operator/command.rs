@@ -3,6 +3,7 @@
 use crate::gateway::NodeAnswer;
 use base::limits::{REPLICAS_MAX, SECTOR_BYTES};
 use base::{Addr, Duration, NodeId, VolumeId, VssdId};
+use core::fmt;
 use rack::exchange::ExchangeError;
 use rack::level::{Mismatch, Part};
 use rack::nodes::NodeError;
@@ -11,6 +12,7 @@ use rack::registry::{
     Durability, NAME_BYTES_MAX, RegistryError, SetRecord, Snapshot, VolumeRecord, name_is_valid,
 };
 use thiserror::Error;
+use uuid::Uuid;
 use wire::rack::Code;
 
 /// A command to the operator.
@@ -252,11 +254,40 @@ pub enum Refusal {
     #[error("another gateway has taken over, and undoes or completes what was begun")]
     Replaced,
     /// Another gateway leads.
-    #[error("the gateway at {0} leads: ask that one, with --control")]
-    Elsewhere(String),
+    #[error("{0}")]
+    Elsewhere(Box<LeadPlace>),
+    /// No gateway leads.
+    #[error("no gateway leads this now: one will within seconds, try again then")]
+    Unled,
     /// The registry cannot be used.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+}
+
+/// The gateway that leads what a command is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeadPlace {
+    /// The rack's id.
+    pub rack: Uuid,
+    /// IPv4 address and UDP port of the gateway that was asked.
+    pub asked: String,
+    /// That of the gateway that leads.
+    pub gateway: String,
+    /// The control API of the gateway that leads, empty if it has announced none.
+    pub control: String,
+}
+
+impl fmt::Display for LeadPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.control.as_str() {
+            "" => write!(
+                f,
+                "the gateway at {}/udp leads, and has announced no control address: ask that one, with --control",
+                self.gateway
+            ),
+            control => write!(f, "the gateway at {control} leads: ask that one, with --control"),
+        }
+    }
 }
 
 /// Why an exchange was undone.

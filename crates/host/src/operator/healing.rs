@@ -74,6 +74,7 @@ impl Healing {
                 self.heal.answered(now, node.node, *at, status);
             }
         }
+        self.heal.strangers(view.strangers.iter().copied());
         if now >= self.ask_at {
             self.ask_at = now + self.heal.rules().ask_every;
             self.heal.asked(view.nodes.iter().map(|node| node.node));

@@ -5,6 +5,7 @@
 //! do not is left. A volume that is given to another gateway is closed and flushed before the records say so.
 
 use super::call::{Call, View};
+use super::command::LeadPlace;
 use super::job::{Leading, SOON, Sight, Step};
 use crate::gateway::Charge;
 use base::event::Lead;
@@ -12,7 +13,7 @@ use base::time::earliest;
 use base::{Addr, Duration, Instant, VolumeId};
 use rack::control::LeadSeen;
 use rack::lead::{Seen, Watch};
-use rack::registry::{LeadRecord, Snapshot, parse_addr};
+use rack::registry::{Snapshot, parse_addr};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Requests for a volume that is given away are waited for so long.
@@ -401,15 +402,24 @@ fn peers(now: Instant, view: &View) -> Vec<Seen> {
     view.peers.iter().map(peer).collect()
 }
 
-/// The control API of the gateway that leads a volume, or the rack.
-pub(super) fn control_of(records: &Snapshot, volume: Option<VolumeId>) -> &str {
+/// The gateway that leads a volume, or the rack, if one does.
+pub(super) fn place_of_lead(
+    records: &Snapshot,
+    volume: Option<VolumeId>,
+    asked: Option<Addr>,
+) -> Option<LeadPlace> {
     let volume = volume.and_then(|id| records.volume_of(id));
     let lead = match volume {
         Some(volume) => records.lead_of(volume),
         None => records.lead.as_ref(),
     };
-    let lead = lead.map(|lead: &LeadRecord| lead.gateway.as_str());
+    let lead = lead.filter(|lead| !lead.gateway.is_empty())?;
     let mut gateways = records.gateways.iter();
-    let known = gateways.find(|known| Some(known.addr.as_str()) == lead);
-    known.map_or("?", |known| known.control.as_str())
+    let known = gateways.find(|known| known.addr == lead.gateway);
+    Some(LeadPlace {
+        rack: records.rack,
+        asked: asked.map_or_else(String::new, |addr| addr.to_string()),
+        gateway: lead.gateway.clone(),
+        control: known.map_or_else(String::new, |known| known.control.clone()),
+    })
 }

@@ -38,7 +38,7 @@ mod resize;
 mod stop;
 
 pub use call::{Call, View, VolumeView, carry_out};
-pub use command::{Command, Done, NewVolume, NodeChange, NotExchanged, Refusal, VssdProblem};
+pub use command::{Command, Done, LeadPlace, NewVolume, NodeChange, NotExchanged, Refusal, VssdProblem};
 pub use leadership::{Role, Shared};
 pub use records::RegistryCall;
 
@@ -50,7 +50,7 @@ use delete::Delete;
 use exchange::Swap;
 use healing::Healing;
 use job::{Leading, Sight, Step};
-use leadership::{Leadership, control_of};
+use leadership::{Leadership, place_of_lead};
 use level::Level;
 use nodes::Nodes;
 use rack::exchange::Exchange;
@@ -707,10 +707,13 @@ fn not_led(job: &Job, records: &Snapshot, leadership: &Leadership) -> Option<Ref
         None => None,
         Some(volumes) => Some(volumes.into_iter().find(|id| !leadership.leads(*id))?),
     };
-    Some(match job.begun {
-        true => Refusal::Replaced,
-        false => Refusal::Elsewhere(control_of(records, volume).to_owned()),
-    })
+    if job.begun {
+        return Some(Refusal::Replaced);
+    }
+    let lead = place_of_lead(records, volume, leadership.me());
+    // Records that name this gateway are newer than what it knows of itself: it begins soon.
+    let lead = lead.filter(|lead| lead.gateway != lead.asked);
+    Some(lead.map_or(Refusal::Unled, |lead| Refusal::Elsewhere(Box::new(lead))))
 }
 
 impl Machine for Operator {

@@ -188,6 +188,9 @@ pub struct Lead {
     pub gateway: String,
     /// Its control API.
     pub control: String,
+    /// Where NBD clients connect to it, if it has announced that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<String>,
     /// The session in which it serves the volume.
     pub session: u32,
 }

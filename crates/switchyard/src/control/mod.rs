@@ -18,9 +18,12 @@
 //! | `PUT`, `DELETE /v1/rebalance` | list of [`api::Node`] |
 //! | `GET /metrics` | OpenMetrics text |
 //!
+//! A change of what another gateway leads is answered with status 307 and the place to ask ([`lead`]).
+//!
 //! An error is an HTTP status with [`api::Problem`]. The API has no authentication: it listens on the loopback unless
 //! told otherwise, and every change needs a JSON body or a method that browsers do not send across origins.
 
 pub mod api;
 pub mod client;
+mod lead;
 pub mod server;

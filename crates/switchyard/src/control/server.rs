@@ -2,6 +2,7 @@
 //! nodes, so each request's work runs on tokio's blocking threads.
 
 use super::api::{AddNodes, Create, Exchange, NodePlace, Patch, Problem};
+use super::lead;
 use crate::events;
 use crate::failure::Failure;
 use crate::metrics;
@@ -9,6 +10,7 @@ use crate::operator::{Part, Refusal};
 use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete as removal, get, post, put};
 use axum::{Json, Router};
@@ -130,6 +132,7 @@ fn routes(part: Arc<Part>) -> Router {
             (StatusCode::NOT_FOUND, Json(Problem { error }))
         })
         .merge(events::routes())
+        .layer(middleware::from_fn_with_state(Arc::clone(&part), lead::direct))
         .with_state(part)
 }
 
@@ -220,12 +223,20 @@ async fn run<T: serde::Serialize + Send + 'static>(
 
 fn answer(refusal: Refusal) -> Response {
     let code = match &refusal {
+        Refusal::Operator(Refused::Elsewhere(place)) => return lead::refuse(place),
         Refusal::Invalid(_) => StatusCode::BAD_REQUEST,
         Refusal::Operator(refused) => code(refused),
         Refusal::Stopped(_) | Refusal::NoGateway => StatusCode::SERVICE_UNAVAILABLE,
     };
+    let is_unled = matches!(refusal, Refusal::Operator(Refused::Unled));
     let error = refusal.to_string();
-    (code, Json(Problem { error })).into_response()
+    let mut response = (code, Json(Problem { error })).into_response();
+    if is_unled {
+        // One leads within seconds.
+        let after = header::HeaderValue::from_static("1");
+        response.headers_mut().insert(header::RETRY_AFTER, after);
+    }
+    response
 }
 
 fn code(refused: &Refused) -> StatusCode {
@@ -240,7 +251,7 @@ fn code(refused: &Refused) -> StatusCode {
         Refused::Unknown(_) | Refused::Nodes(NodeError::Unknown(_)) => StatusCode::NOT_FOUND,
         Refused::Exists(_) | Refused::Nodes(_) => StatusCode::CONFLICT,
         Refused::NoRoom(_) => StatusCode::INSUFFICIENT_STORAGE,
-        Refused::Stops => StatusCode::SERVICE_UNAVAILABLE,
+        Refused::Stops | Refused::Unled => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -56,6 +56,10 @@ fn switch(kind: &Kind) -> Option<String> {
                 vssd.0
             )
         }
+        Kind::VssdContested { vssd, server } => format!(
+            "{server} says to have vSSD {}, which another server has: no packet goes there. Its medium is from elsewhere.",
+            vssd.0
+        ),
         Kind::LeaseGranted { vssd, collection: of } => format!(
             "vSSD {} holds the lease of its GC bit for a {} collection; reads go to its replica.",
             vssd.0,
@@ -376,6 +380,10 @@ fn control(kind: &Kind) -> Option<String> {
         Kind::MemberExpelled { volume, vssd, copies } => format!(
             "vSSD {} is lost: volume {} goes on without it, with {copies} of its copies.",
             vssd.0, volume.0
+        ),
+        Kind::CopyForeign { volume, vssd, node } => format!(
+            "Node {} has something else in the place of vSSD {} of volume {}: its medium is from elsewhere, and is left alone.",
+            node.0, vssd.0, volume.0
         ),
         Kind::CopyBegun { volume, vssd, node } => format!(
             "vSSD {} on node {} begins to take a copy for volume {}.",

@@ -2,7 +2,7 @@
 //! hands commands to it. Only this thread waits for the registry's file.
 
 use super::cores::{At, Cores};
-use super::gateways::others;
+use super::gateways::{away, others};
 use super::nvme::Offer;
 use super::refusal::Refusal;
 use crate::events;
@@ -112,7 +112,7 @@ pub(super) struct World {
     registry: Box<dyn Registry + Send>,
     cores: Cores,
     gateway: At,
-    nvme: Offer,
+    offer: Offer,
     /// The volumes that the gateway served when that was told last.
     served: Option<BTreeSet<VolumeId>>,
     /// What was said last of the registry.
@@ -125,7 +125,7 @@ impl World {
         (role, heal, levels): (Role, Rules, Levels),
         registry: Box<dyn Registry + Send>,
         (cores, gateway): (Cores, At),
-        nvme: Offer,
+        offer: Offer,
     ) -> Self {
         Self {
             role,
@@ -134,7 +134,7 @@ impl World {
             registry,
             cores,
             gateway,
-            nvme,
+            offer,
             served: None,
             complaint: None,
         }
@@ -163,7 +163,9 @@ impl World {
                 view.map(|view| Input::Seen(Box::new(view)))
             }
             Output::Offer { records, serves } => {
-                self.nvme.follow(&records, &serves, &others(&records, self.role));
+                let others = others(&records, self.role);
+                let away = away(&records, &serves, self.role);
+                self.offer.follow(&records, &serves, (&others, away));
                 if matches!(self.role, Role::Shared(_))
                     && self.served.as_ref().is_some_and(|known| *known != serves)
                 {

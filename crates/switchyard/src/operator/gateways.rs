@@ -3,10 +3,12 @@
 
 use crate::control::api::Lead;
 use crate::failure::Failure;
-use base::Duration;
+use base::{Duration, VolumeId};
 use host::operator::Role;
 use rack::level::{Mismatch, Software};
 use rack::registry::{GatewayRecord, Registry, RegistryError, Snapshot, VolumeRecord};
+use runtime::Away;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 /// Gateways of a rack: each has controller ids of its own, of which the protocol has 65,519.
@@ -74,7 +76,7 @@ pub fn enter(
     }
 }
 
-/// The gateway that leads a volume: its address for NBD clients is not known, so its control API names it.
+/// The gateway that leads a volume.
 pub(super) fn lead_of(snapshot: &Snapshot, volume: &VolumeRecord) -> Option<Lead> {
     let lead = snapshot.lead_of(volume)?;
     let known = snapshot
@@ -84,8 +86,42 @@ pub(super) fn lead_of(snapshot: &Snapshot, volume: &VolumeRecord) -> Option<Lead
     Some(Lead {
         gateway: known.addr.clone(),
         control: known.control.clone(),
+        nbd: known.nbd.clone(),
         session: lead.session,
     })
+}
+
+/// The volumes that this gateway does not serve, for NBD clients that ask for one.
+pub(super) fn away(snapshot: &Snapshot, serves: &BTreeSet<VolumeId>, role: Role) -> Vec<Away> {
+    let Role::Shared(shared) = role else {
+        return Vec::new();
+    };
+    let others = snapshot
+        .served()
+        .filter(|record| !serves.contains(&record.volume()));
+    let away = |record: &VolumeRecord| {
+        let lead = lead_of(snapshot, record).filter(|lead| lead.gateway != shared.me.to_string());
+        Away {
+            volume: record.volume(),
+            name: record.name.clone(),
+            is_elsewhere: lead.is_some(),
+            direction: direction(&record.name, lead.as_ref()),
+        }
+    };
+    others.map(away).collect()
+}
+
+fn direction(name: &str, lead: Option<&Lead>) -> String {
+    match lead {
+        None => format!("no gateway serves volume `{name}` now: one will within seconds, try again then"),
+        Some(Lead { nbd: Some(nbd), .. }) => {
+            format!("another gateway serves volume `{name}`: connect to nbd://{nbd}/{name}")
+        }
+        Some(lead) => format!(
+            "the gateway at {} serves volume `{name}`: ask {} where its clients connect",
+            lead.gateway, lead.control
+        ),
+    }
 }
 
 /// The controller ids of a gateway of this number.
@@ -112,13 +148,25 @@ mod tests {
     use crate::registry::FileRegistry;
     use host::operator::Shared;
     use rack::level::Levels;
+    use rack::registry::LeadRecord;
 
     fn record(port: u16) -> GatewayRecord {
         GatewayRecord {
             addr: format!("10.0.0.1:{port}"),
             nvme: Some(format!("10.0.0.1:{}", port + 1)),
+            nbd: Some(format!("10.0.0.1:{}", port + 2)),
             control: "127.0.0.1:1".into(),
             software: None,
+        }
+    }
+
+    fn shared(me: base::Addr) -> Shared {
+        Shared {
+            me,
+            silent_after: SILENT_AFTER,
+            lead_looks_every: LOOK_EVERY,
+            others_look_every: ASK_EVERY,
+            session_min: 0,
         }
     }
 
@@ -130,13 +178,7 @@ mod tests {
             assert_eq!(enter(&mut registry, &record(port), |_| {}).unwrap().1, number);
         }
         let snapshot = registry.load().unwrap();
-        let role = Role::Shared(Shared {
-            me: base::Addr::new([10, 0, 0, 1], 10),
-            silent_after: SILENT_AFTER,
-            lead_looks_every: LOOK_EVERY,
-            others_look_every: ASK_EVERY,
-            session_min: 0,
-        });
+        let role = Role::Shared(shared(base::Addr::new([10, 0, 0, 1], 10)));
         assert_eq!(others(&snapshot, role), ["10.0.0.1:21".parse().unwrap()]);
         for port in 30..43 {
             enter(&mut registry, &record(port), |_| {}).unwrap();
@@ -165,6 +207,48 @@ mod tests {
         );
         assert_eq!(registry.load().unwrap(), before);
         enter(&mut registry, &held(Levels::BUILD), |_| {}).unwrap();
+    }
+
+    #[test]
+    fn clients_are_told_who_serves_a_volume_and_hung_up_only_if_another_gateway_does() {
+        let me = base::Addr::new([10, 0, 0, 1], 10);
+        let other = base::Addr::new([10, 0, 0, 1], 20);
+        let volume = |id, lead| VolumeRecord {
+            id,
+            name: format!("v{id}"),
+            ready: true,
+            lead: Some(lead),
+            ..VolumeRecord::default()
+        };
+        let mut given = LeadRecord::new(me, 3);
+        given.give_back(Some(other));
+        let (mine, others) = (LeadRecord::new(me, 1), LeadRecord::new(other, 2));
+        let snapshot = Snapshot {
+            gateways: vec![record(10), record(20)],
+            volumes: vec![
+                volume(1, mine.clone()),
+                volume(2, others),
+                volume(3, given),
+                volume(4, mine),
+            ],
+            ..Snapshot::default()
+        };
+        let serves = [VolumeId(1)].into();
+        let role = Role::Shared(shared(me));
+        let away = away(&snapshot, &serves, role);
+        let told: Vec<_> = away
+            .iter()
+            .map(|away| (away.volume.0, away.is_elsewhere))
+            .collect();
+        // The fourth one is only being closed, or opened.
+        assert_eq!(told, [(2, true), (3, false), (4, false)]);
+        assert!(
+            away[0].direction.ends_with("connect to nbd://10.0.0.1:22/v2"),
+            "{}",
+            away[0].direction
+        );
+        let alone = super::away(&snapshot, &serves, Role::Alone { session: 1 });
+        assert!(alone.is_empty());
     }
 
     #[test]

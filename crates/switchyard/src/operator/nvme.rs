@@ -1,17 +1,32 @@
-//! A rack's volumes as NVMe subsystems: one per volume, changed with it.
+//! What a gateway offers to clients: a rack's volumes as NVMe subsystems, one per volume, changed with it; and NBD clients of
+//! volumes that another gateway serves are told of that one.
 
 use base::VolumeId;
 use rack::registry::{Snapshot, VolumeRecord};
-use runtime::{Listen, NvmeTarget};
+use runtime::{Away, Listen, NbdOthers, NvmeTarget};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::nbd::Nbd;
 use wire::nvme::{self, Access, AnaState, Nvme, Subsystem, Target, TargetOptions};
 
-/// What a gateway offers to NVMe/TCP hosts, and where, if it does.
-#[derive(Clone, Debug, Default)]
-pub struct Offer(Option<(SocketAddr, Arc<NvmeTarget>)>);
+/// What a gateway offers to its clients.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// To NVMe/TCP hosts, and where, if it does.
+    nvme: Option<(SocketAddr, Arc<NvmeTarget>)>,
+    /// What NBD clients find elsewhere.
+    away: Arc<NbdOthers>,
+}
+
+impl Default for Offer {
+    fn default() -> Self {
+        Self {
+            nvme: None,
+            away: NbdOthers::new(),
+        }
+    }
+}
 
 /// The ANA group of every volume: a subsystem has one volume, and its state is its own.
 const GROUP: u32 = 1;
@@ -29,12 +44,21 @@ fn subsystem(snapshot: &Snapshot, record: &VolumeRecord) -> Subsystem {
 impl Offer {
     /// Of nothing before the operator tells what to [`follow`](Offer::follow); `None` offers nothing at all.
     pub fn new(address: Option<SocketAddr>, options: TargetOptions) -> Self {
-        Self(address.map(|address| (address, NvmeTarget::new(Target::new(options)))))
+        Self {
+            nvme: address.map(|address| (address, NvmeTarget::new(Target::new(options)))),
+            ..Self::default()
+        }
     }
 
     /// Offers the volumes that the registry has: the path is optimized to those that this gateway serves, and inaccessible
     /// to the rest. Refers to other gateways. Hosts are told of changes.
-    pub fn follow(&self, snapshot: &Snapshot, serves: &BTreeSet<VolumeId>, others: &[SocketAddr]) {
+    pub fn follow(
+        &self,
+        snapshot: &Snapshot,
+        serves: &BTreeSet<VolumeId>,
+        (others, away): (&[SocketAddr], Vec<Away>),
+    ) {
+        self.away.set(away);
         let ready = || snapshot.served();
         let state = |volume: VolumeId| match serves.contains(&volume) {
             true => AnaState::Optimized,
@@ -68,13 +92,16 @@ impl Offer {
 
     /// For the gateway's core, whose NBD clients connect at `nbd`. A rack's volumes cannot be reserved.
     pub fn listen(&self, nbd: SocketAddr) -> Vec<Listen> {
-        let nvme = self.0.iter();
+        let nvme = self.nvme.iter();
         let nvme = nvme.map(|(address, target)| Listen::tcp(*address, Nvme::new(target.clone())));
-        [Listen::tcp(nbd, Nbd::new())].into_iter().chain(nvme).collect()
+        [Listen::tcp(nbd, Nbd::among(self.away.clone()))]
+            .into_iter()
+            .chain(nvme)
+            .collect()
     }
 
     fn change(&self, mut f: impl FnMut(&mut Target)) {
-        if let Some((_, target)) = &self.0 {
+        if let Some((_, target)) = &self.nvme {
             target.with(&mut f);
         }
     }
@@ -87,6 +114,6 @@ impl Offer {
 
     /// A volume's name among NVMe subsystems, if it is offered.
     pub fn nqn(&self, record: &VolumeRecord) -> Option<String> {
-        self.0.as_ref().map(|_| nvme::nqn_of(&record.name))
+        self.nvme.as_ref().map(|_| nvme::nqn_of(&record.name))
     }
 }

@@ -10,6 +10,7 @@ use base::{Duration, VolumeId, VssdId};
 use host::gateway::VolumeState;
 use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
 use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
+use uuid::Uuid;
 
 /// Sets of the rack lack something.
 pub(super) struct Ills {
@@ -31,6 +32,11 @@ impl Part {
             } => Ok((records, Ills { absent, without_room })),
             other => unreachable!("the operator answers what was asked: {other:?}"),
         }
+    }
+
+    /// The rack's id.
+    pub fn rack_id(&self) -> Result<Uuid, Refusal> {
+        Ok(self.records()?.0.rack)
     }
 
     /// True if this gateway serves the volumes.
@@ -65,6 +71,15 @@ impl Part {
             None if self.is_shared() && records.leader_of(record).is_none() => ("opening", None),
             None => ("closed", None),
         };
+        let lead = lead_of(records, record).filter(|_| self.is_shared());
+        let nbd = lead
+            .as_ref()
+            .filter(|_| state == "closed")
+            .and_then(|lead| lead.nbd.as_ref());
+        let uri = nbd.map_or_else(
+            || self.uri(&record.name),
+            |nbd| format!("nbd://{nbd}/{}", record.name),
+        );
         let names = ["read", "write", "flush"];
         let latency = latency
             .iter()
@@ -76,10 +91,10 @@ impl Part {
             id: record.id,
             size_bytes: record.size_bytes,
             uuid: Some(records.uuid_of(record)),
-            uri: self.uri(&record.name),
+            uri,
             nqn: self.nvme.nqn(record),
             state: state.to_owned(),
-            lead: lead_of(records, record).filter(|_| self.is_shared()),
+            lead,
             problem,
             durability: match record.durability {
                 Durability::Memory => "memory",

@@ -155,6 +155,7 @@ mod tests {
             gateways: vec![GatewayRecord {
                 addr: "10.0.0.9:8888".into(),
                 nvme: Some("10.0.0.9:4420".into()),
+                nbd: None,
                 control: "10.0.0.9:10800".into(),
                 software: None,
             }],

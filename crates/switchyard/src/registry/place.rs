@@ -24,7 +24,7 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once("://") {
-            Some(("etcd", _)) => Ok(Self::Etcd(text.parse()?)),
+            Some(("etcd" | "etcds", _)) => Ok(Self::Etcd(text.parse()?)),
             Some((scheme, _)) => Err(format!(
                 "`{scheme}://` is no kind of registry: name a directory, or {SCHEME}HOST:PORT,HOST:PORT,HOST:PORT"
             )),
@@ -113,6 +113,10 @@ mod tests {
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("/shared/rack").unwrap(), Place::Dir("/shared/rack".into()));
         assert!(matches!(place("etcd://a:1,b:2/x").unwrap(), Place::Etcd(_)));
+        assert!(matches!(
+            place("etcds://a:1/x?ca=ca.pem").unwrap(),
+            Place::Etcd(_)
+        ));
         for text in ["http://a:1", "etcd://a", ""] {
             assert!(place(text).is_err(), "{text}");
         }

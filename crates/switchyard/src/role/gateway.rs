@@ -55,8 +55,8 @@ pub struct GatewayArgs {
     /// Directory of the registry and lock [default: $SWITCHYARD_DIR or ./rack-data]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// A registry that several gateways share: a directory, or etcd://HOST:PORT,HOST:PORT,…[/PREFIX]; each volume is
-    /// served by one of them
+    /// A registry that several gateways share: a directory, or etcd://HOST:PORT,HOST:PORT,…[/PREFIX], or with TLS
+    /// etcds://…[/PREFIX]?ca=FILE; each volume is served by one of them
     #[arg(long, value_name = "DIR|URL")]
     pub registry: Option<Place>,
     /// Address for NBD clients [default: 127.0.0.1:10809]
@@ -122,6 +122,9 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
     let mut config = Config::new(args.options())?;
     config.connections = launch::connections(config.connections, 0, 1, &says)?;
     let dir = DataDir::lock(&config.dir)?;
+    // The others are told where it listens.
+    let listener = server::bind(config.control)?;
+    config.control = listener.local_addr()?;
     let Records {
         registry,
         snapshot,
@@ -162,7 +165,7 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
     };
     let about = about("gateway", Some(dir.path().to_owned()), &config);
     let part = Arc::new(Part::new(about, pieces)?);
-    let server = Server::start(server::bind(config.control)?, Arc::clone(&part))?;
+    let server = Server::start(listener, Arc::clone(&part))?;
     let serves = part.serves()?;
     if serves && is_first && args.demo.is_some_and(|size| size.0 > 0) {
         create_demo(&part, config.demo_bytes, &says)?;
@@ -245,7 +248,8 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
     let record = GatewayRecord {
         addr: addr.to_string(),
         nvme: config.nvme.map(|address| address.to_string()),
-        control: format!("http://{}", config.control),
+        nbd: (config.nbd.port() > 0).then(|| announced(config.nbd, *args.listen.ip()).to_string()),
+        control: format!("http://{}", announced(config.control, *args.listen.ip())),
         software: Some(software),
     };
     let (snapshot, number) = enter(registry.as_mut(), &record, |snapshot| {
@@ -270,6 +274,14 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
             session_min: dir.next_session()?,
         }),
     })
+}
+
+/// Where others reach an address: one that listens on all of this machine's has that of the rack's packets.
+fn announced(address: SocketAddr, rack: Ipv4Addr) -> SocketAddr {
+    match address.ip().is_unspecified() {
+        true => SocketAddr::from((rack, address.port())),
+        false => address,
+    }
 }
 
 fn no_nodes() -> Failure {
@@ -354,6 +366,15 @@ mod tests {
         ] {
             assert!(parse_node(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_gateway_announces_an_address_that_others_reach() {
+        let shown = |text: &str| announced(text.parse().unwrap(), Ipv4Addr::new(10, 0, 0, 2)).to_string();
+        assert_eq!(shown("0.0.0.0:9180"), "10.0.0.2:9180");
+        assert_eq!(shown("[::]:9180"), "10.0.0.2:9180");
+        assert_eq!(shown("127.0.0.1:9180"), "127.0.0.1:9180");
+        assert_eq!(shown("[fd00::1]:9180"), "[fd00::1]:9180");
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! Control path: it may allocate, within bounds. Options whose data is longer than [`OPTION_BYTES_MAX`] are drained
 //! and refused; while more than [`CONTROL_BYTES_MAX`] of answers are unsent, no further option is taken.
 
+use std::sync::Arc;
+
 use base::VolumeId;
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 
@@ -12,6 +14,7 @@ use super::proto::{
     CLIENT_FLAGS_BYTES, EXPORT_NAME_PADDING_BYTES, OPTION_HEADER_BYTES, OPTION_MAGIC, STRING_BYTES_MAX,
     handshake_flags, info, option, option_reply, transmission_flags as transmission, u16_at, u32_at, u64_at,
 };
+use super::whereabouts::Whereabouts;
 use crate::session::Export;
 
 /// Longest option data that is looked at; longer is answered with `NBD_REP_ERR_TOO_BIG`. Enough for a name, a query
@@ -52,6 +55,10 @@ pub(super) struct Handshake {
     form: Form,
     /// The volume for which `base:allocation` was chosen last.
     context: Option<VolumeId>,
+    /// Volumes that other servers serve, if there are others.
+    pub others: Option<Arc<dyn Whereabouts>>,
+    /// Its generation when a client's volume was looked for there last.
+    seen: Option<u64>,
     /// The server stops.
     pub stopping: bool,
     /// The export that the client opened: the handshake is over, requests follow.
@@ -69,6 +76,8 @@ impl Handshake {
             no_zeroes: false,
             form: Form::Simple,
             context: None,
+            others: None,
+            seen: None,
             stopping: false,
             opened: None,
         }
@@ -191,7 +200,7 @@ impl Handshake {
     fn export_name(&mut self, name: &[u8], exports: &[Export], output: &mut Output) -> Flow {
         // Extended headers bar this option.
         let may_open = !self.stopping && self.form != Form::Extended;
-        let Some(export) = find(exports, name).filter(|_| may_open) else {
+        let Some(export) = self.find(exports, name).filter(|_| may_open) else {
             return Flow::Close(CloseReason::UnknownExport);
         };
         output.put_control(&export.size_bytes.to_be_bytes());
@@ -209,8 +218,8 @@ impl Handshake {
             output.option_error(option, option_reply::ERR_INVALID, why);
             return Flow::Again;
         };
-        let Some(export) = find(exports, name) else {
-            output.option_error(option, option_reply::ERR_UNKNOWN, "no such export");
+        let Some(export) = self.find(exports, name) else {
+            self.no_export(option, name, output);
             return Flow::Again;
         };
         let asked = |kind: u16| wanted.chunks_exact(2).any(|bytes| u16_at(bytes, 0) == kind);
@@ -247,8 +256,8 @@ impl Handshake {
                 "the option's data is malformed",
             );
         };
-        let Some(export) = find(exports, name) else {
-            return output.option_error(option, option_reply::ERR_UNKNOWN, "no such export");
+        let Some(export) = self.find(exports, name) else {
+            return self.no_export(option, name, output);
         };
         let chosen = match queries {
             Queries::None => !set,
@@ -262,6 +271,32 @@ impl Handshake {
             self.context = Some(export.volume);
         }
         output.option_reply(option, option_reply::ACK, &[]);
+    }
+
+    /// The export of a name; the empty name means the first one (proto.md: the default export). An export that has left since
+    /// the client came is none.
+    fn find<'e>(&self, exports: &'e [Export], name: &[u8]) -> Option<&'e Export> {
+        let named = exports.iter().find(|export| export.name.as_bytes() == name);
+        let found = named.or_else(|| exports.first().filter(|_| name.is_empty()));
+        let others = self.others.as_ref();
+        found.filter(|export| others.is_none_or(|others| !others.is_elsewhere(export.volume)))
+    }
+
+    /// The answer for an export that is not there. The text is for people: clients show it, and no reply of the protocol
+    /// sends them elsewhere.
+    fn no_export(&self, option: u32, name: &[u8], output: &mut Output) {
+        let name = core::str::from_utf8(name).ok();
+        let direction = self.others.as_ref().zip(name);
+        let direction = direction.and_then(|(others, name)| others.direction(name));
+        let text = direction.as_deref().unwrap_or("no such export");
+        output.option_error(option, option_reply::ERR_UNKNOWN, text);
+    }
+
+    /// True if another server serves this volume by now. The others are asked once after each change.
+    pub fn has_left(&mut self, volume: VolumeId) -> bool {
+        let Some(others) = &self.others else { return false };
+        let generation = others.generation();
+        self.seen.replace(generation) != Some(generation) && others.is_elsewhere(volume)
     }
 
     fn open(&mut self, export: &Export) -> Flow {
@@ -304,12 +339,6 @@ fn list(data: &[u8], exports: &[Export], output: &mut Output) {
         output.option_reply(option::LIST, option_reply::SERVER, &parts);
     }
     output.option_reply(option::LIST, option_reply::ACK, &[]);
-}
-
-/// The export of a name; the empty name means the first one (proto.md: the default export).
-fn find<'e>(exports: &'e [Export], name: &[u8]) -> Option<&'e Export> {
-    let named = exports.iter().find(|export| export.name.as_bytes() == name);
-    named.or_else(|| exports.first().filter(|_| name.is_empty()))
 }
 
 /// Name and wanted information types of `NBD_OPT_INFO` or `NBD_OPT_GO`, `None` if the lengths do not add up.

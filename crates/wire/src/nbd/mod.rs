@@ -23,6 +23,8 @@ mod output;
 pub mod proto;
 mod session;
 mod transmission;
+mod whereabouts;
 
 pub use input::CloseReason;
 pub use session::{NAME, Nbd, Parked, Session};
+pub use whereabouts::Whereabouts;

@@ -10,6 +10,7 @@ use super::handshake::Handshake;
 use super::input::{CloseReason, Flow};
 use super::output::Output;
 use super::transmission::{Terms, Transmission};
+use super::whereabouts::Whereabouts;
 use crate::nvme::{Access, Rights};
 use crate::segment::Outgoing;
 use crate::session::{self, Asks, Opening, Protocol, State};
@@ -23,17 +24,32 @@ pub const NAME: &str = "nbd";
 /// The NBD protocol of a listener.
 pub struct Nbd {
     target: Option<Arc<dyn Access>>,
+    others: Option<Arc<dyn Whereabouts>>,
 }
 
 impl Nbd {
     /// Of volumes that nobody can reserve.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { target: None })
+        Arc::new(Self {
+            target: None,
+            others: None,
+        })
     }
 
     /// Of volumes that the hosts of an NVMe target can reserve.
     pub fn beside(target: Arc<dyn Access>) -> Arc<Self> {
-        Arc::new(Self { target: Some(target) })
+        Arc::new(Self {
+            target: Some(target),
+            others: None,
+        })
+    }
+
+    /// Of volumes that other servers may serve. Nobody can reserve them.
+    pub fn among(others: Arc<dyn Whereabouts>) -> Arc<Self> {
+        Arc::new(Self {
+            target: None,
+            others: Some(others),
+        })
     }
 }
 
@@ -45,7 +61,20 @@ impl Protocol for Nbd {
     fn open(&self, opening: Opening) -> Box<dyn session::Session> {
         let mut session = Session::new(opening);
         session.guard = self.target.as_ref().map(|target| Guard::new(Arc::clone(target)));
-        Box::new(session)
+        match &self.others {
+            Some(others) => Box::new(session.among(Arc::clone(others))),
+            None => Box::new(session),
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.others.as_ref().map_or(0, |others| others.generation())
+    }
+
+    fn watch(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        if let Some(others) = &self.others {
+            others.watch(wake);
+        }
     }
 }
 
@@ -74,6 +103,12 @@ impl Session {
         let mut session = Self::with(handshake, transmission, None, opening.now + HANDSHAKE_TIME);
         session.output.greet();
         session
+    }
+
+    /// The same, where other servers may serve the volumes.
+    pub fn among(mut self, others: Arc<dyn Whereabouts>) -> Self {
+        self.handshake.others = Some(others);
+        self
     }
 
     fn with(
@@ -287,6 +322,14 @@ impl session::Session for Session {
     fn tick(&mut self, now: Instant) {
         if self.is_negotiating() && now >= self.handshake_until {
             self.close(CloseReason::Idle);
+        }
+        // A request that is done in parts, or comes in, is refused by the volume, and then the session ends.
+        if self.closing.is_none()
+            && !self.is_busy()
+            && let Some(volume) = self.volume()
+            && self.handshake.has_left(volume)
+        {
+            self.close(CloseReason::Elsewhere);
         }
     }
 

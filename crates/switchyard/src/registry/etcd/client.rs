@@ -1,13 +1,18 @@
 //! Requests to the members of an etcd, through its documented JSON gateway (`/v3/kv/…`, etcd 3.4 and newer).
 //!
+//! A user of an etcd with authentication has a token, which etcd forgets after some minutes or a restart: it is asked for anew
+//! then.
+//!
 //! Invariants: every wait has a limit. The client asks one member after the other for what it reads. It asks another
 //! member for a change only if the first one cannot have seen the request.
 
+use super::access::{self, Limits};
+use super::url::{EtcdUrl, TLS_SCHEME, User};
 use rack::registry::RegistryError;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
-use std::cell::Cell;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 use ureq::{Agent, Timeout};
@@ -16,6 +21,10 @@ use ureq::{Agent, Timeout};
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// A member answers within this, or another one is asked. An election of a leader takes one to two seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const LIMITS: Limits = Limits {
+    connect: CONNECT_WITHIN,
+    answer: ANSWER_WITHIN,
+};
 /// No other member is asked after this.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of an answer at most: base64 of what the largest `--max-request-bytes` would take.
@@ -26,6 +35,10 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 enum Trouble {
     /// The member cannot have seen the request.
     Unsent(String),
+    /// Nor will it see another one, before somebody has corrected something.
+    Barred(String),
+    /// The token is none any more: the request has not happened.
+    Token(String),
     /// The member has refused it: it has not happened, and will not.
     Refused(String),
     /// It may have happened, or still happen.
@@ -49,9 +62,24 @@ const REFUSALS: &[(&str, &str)] = &[
     ),
     (
         "user name is empty",
-        "it asks for a user, and Switchyard has none: use an etcd without authentication",
+        "it asks for a user: write ?user=NAME&password-file=FILE behind the prefix in --registry",
+    ),
+    (
+        "invalid user ID or password",
+        "correct user=NAME in --registry, or the first line of its password-file",
+    ),
+    (
+        "permission denied",
+        "let the user's role read and write the keys of the prefix (etcdctl role grant-permission --prefix=true ROLE readwrite)",
+    ),
+    (
+        "authentication is not enabled",
+        "take user and password-file out of --registry, or enable it (etcdctl auth enable)",
     ),
 ];
+
+/// A part of etcd's words for a token that it does not know, or no more.
+const TOKENS: &[&str] = &["invalid auth token", "revision of auth store is old"];
 
 /// What etcd says of a request that failed.
 #[derive(Deserialize)]
@@ -62,28 +90,34 @@ struct Problem {
 /// The members of an etcd.
 #[derive(Debug)]
 pub struct Client {
-    endpoints: Vec<String>,
+    url: EtcdUrl,
     /// The member that is asked first: the last one that answered, or the one after it.
     first: Cell<usize>,
-    agent: Agent,
+    /// Made when it is needed, and anew after a connection with TLS has failed: the files may be others by then.
+    agent: RefCell<Option<Agent>>,
+    /// Of the user, if there is one.
+    token: RefCell<Option<String>>,
 }
 
 impl Client {
-    /// Of members at these addresses.
-    pub fn new(endpoints: Vec<String>) -> Self {
-        assert!(!endpoints.is_empty(), "an address names a member");
-        let agent = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(ANSWER_WITHIN))
-            .timeout_connect(Some(CONNECT_WITHIN))
-            .proxy(None)
-            .build()
-            .new_agent();
+    /// Of the members at this address.
+    pub fn new(url: &EtcdUrl) -> Self {
+        assert!(!url.endpoints.is_empty(), "an address names a member");
         Self {
-            endpoints,
+            url: url.clone(),
             first: Cell::new(0),
-            agent,
+            agent: RefCell::new(None),
+            token: RefCell::new(None),
         }
+    }
+
+    fn agent(&self) -> Result<Agent, Trouble> {
+        let mut agent = self.agent.borrow_mut();
+        if let Some(agent) = &*agent {
+            return Ok(agent.clone());
+        }
+        let new = access::agent(&self.url, LIMITS).map_err(Trouble::Barred)?;
+        Ok(agent.insert(new).clone())
     }
 
     /// Asks what changes nothing.
@@ -98,9 +132,9 @@ impl Client {
 
     fn ask<T: DeserializeOwned>(&self, path: &str, body: &Value, repeats: bool) -> Result<T, RegistryError> {
         let until = Instant::now() + ASK_WITHIN;
-        let mut told = Vec::new();
-        for _ in 0..self.endpoints.len() {
-            let endpoint = &self.endpoints[self.first.get()];
+        let (mut told, mut all_bar) = (Vec::new(), true);
+        for _ in 0..self.url.endpoints.len() {
+            let endpoint = &self.url.endpoints[self.first.get()];
             let why = match self.ask_member(endpoint, path, body) {
                 Ok(answer) => return Ok(answer),
                 Err(Trouble::Refused(why)) => {
@@ -110,13 +144,20 @@ impl Client {
                     self.turn();
                     return Err(RegistryError::Unavailable(format!("etcd at {endpoint}: {why}")));
                 }
-                Err(Trouble::Unsent(why) | Trouble::Unknown(why)) => why,
+                Err(Trouble::Barred(why)) => why,
+                Err(Trouble::Unsent(why) | Trouble::Unknown(why) | Trouble::Token(why)) => {
+                    all_bar = false;
+                    why
+                }
             };
             told.push(format!("{endpoint}: {why}"));
             self.turn();
             if Instant::now() >= until {
                 break;
             }
+        }
+        if all_bar {
+            return Err(RegistryError::Refused(format!("etcd at {}", told.join("; "))));
         }
         let why = format!(
             "etcd serves no request; start its members, or correct --registry ({})",
@@ -127,7 +168,7 @@ impl Client {
 
     /// Another member is asked first from now on.
     fn turn(&self) {
-        self.first.set((self.first.get() + 1) % self.endpoints.len());
+        self.first.set((self.first.get() + 1) % self.url.endpoints.len());
     }
 
     fn ask_member<T: DeserializeOwned>(
@@ -136,7 +177,76 @@ impl Client {
         path: &str,
         body: &Value,
     ) -> Result<T, Trouble> {
-        let request = self.agent.post(format!("http://{endpoint}{path}"));
+        let Some(user) = &self.url.user else {
+            return self.post(endpoint, path, body);
+        };
+        let is_new = self.token.borrow().is_none();
+        if is_new {
+            self.log_in(endpoint, user)?;
+        }
+        match self.post(endpoint, path, body) {
+            Err(Trouble::Token(_)) if !is_new => {
+                self.log_in(endpoint, user)?;
+                self.post(endpoint, path, body)
+            }
+            other => other,
+        }
+    }
+
+    /// Gets a token. Whatever goes wrong, what is to be asked with the token is not asked.
+    fn log_in(&self, endpoint: &str, user: &User) -> Result<(), Trouble> {
+        #[derive(Deserialize)]
+        struct Answer {
+            token: String,
+        }
+        self.token.replace(None);
+        let password = access::password(user).map_err(Trouble::Barred)?;
+        let body = json!({ "name": user.name, "password": password });
+        match self.post::<Answer>(endpoint, "/v3/auth/authenticate", &body) {
+            Ok(answer) => {
+                self.token.replace(Some(answer.token));
+                Ok(())
+            }
+            Err(Trouble::Unknown(why) | Trouble::Token(why)) => Err(Trouble::Unsent(why)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Why a member has hung up, if that can be found out.
+    fn diagnose(&self, endpoint: &str, error: &ureq::Error) -> Option<(String, bool)> {
+        let hung_up = [
+            ErrorKind::BrokenPipe,
+            ErrorKind::ConnectionReset,
+            ErrorKind::UnexpectedEof,
+        ];
+        if !matches!(error, ureq::Error::Io(why) if hung_up.contains(&why.kind())) {
+            return None;
+        }
+        let why = match &self.url.tls {
+            None => format!("{error}; if it speaks TLS, write {TLS_SCHEME} in --registry"),
+            Some(tls) => access::diagnose(tls, endpoint, LIMITS)?.0,
+        };
+        // It may have taken the request before somebody changed what it likes.
+        Some((why, false))
+    }
+
+    fn post<T: DeserializeOwned>(&self, endpoint: &str, path: &str, body: &Value) -> Result<T, Trouble> {
+        let scheme = if self.url.tls.is_some() { "https" } else { "http" };
+        let mut request = self.agent()?.post(format!("{scheme}://{endpoint}{path}"));
+        if let Some(token) = &*self.token.borrow() {
+            request = request.header("Authorization", token);
+        }
+        let trouble = |error: ureq::Error| {
+            let known = access::tls_trouble(&error).or_else(|| self.diagnose(endpoint, &error));
+            if known.is_some() {
+                self.agent.replace(None);
+            }
+            match known {
+                Some((why, true)) => Trouble::Barred(why),
+                Some((why, false)) => Trouble::Unknown(why),
+                None => trouble(error),
+            }
+        };
         let answer = request
             // A member without a leader says so at once.
             .header("Grpc-Metadata-hasleader", "true")
@@ -154,6 +264,14 @@ impl Client {
         }
         match serde_json::from_str::<Problem>(&text) {
             Ok(problem) => Err(refusal(problem.error)),
+            Err(_) if text.contains("HTTP request to an HTTPS server") => {
+                let why = format!("it speaks TLS: write {TLS_SCHEME} in --registry");
+                Err(Trouble::Barred(why))
+            }
+            Err(_) if text.contains("CommonName of client") => {
+                let why = "where it has users, it takes no client whose certificate has a common name: give the client another one";
+                Err(Trouble::Barred(why.to_owned()))
+            }
             Err(_) => Err(Trouble::Unknown(format!(
                 "it answers {status}: Switchyard needs etcd 3.4 or newer with --enable-grpc-gateway, its default"
             ))),
@@ -162,6 +280,9 @@ impl Client {
 }
 
 fn refusal(error: String) -> Trouble {
+    if TOKENS.iter().any(|words| error.contains(words)) {
+        return Trouble::Token(error);
+    }
     let known = REFUSALS.iter().find(|(words, _)| error.contains(words));
     match known {
         Some((_, remedy)) => Trouble::Refused(format!("{error}: {remedy}")),
@@ -186,11 +307,16 @@ fn trouble(error: ureq::Error) -> Trouble {
 
 #[cfg(test)]
 mod tests {
+    use super::super::url::SCHEME;
     use super::*;
     use serde_json::json;
     use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::thread::JoinHandle;
+
+    fn client(members: &[String]) -> Client {
+        Client::new(&format!("{SCHEME}{}", members.join(",")).parse().unwrap())
+    }
 
     /// Nobody listens there.
     fn closed() -> String {
@@ -225,7 +351,7 @@ mod tests {
     #[test]
     fn a_member_that_cannot_be_reached_is_passed_over_and_not_asked_first_again() {
         let (address, thread) = member(Some(("200 OK", r#"{"a":1}"#)));
-        let client = Client::new(vec![closed(), address]);
+        let client = client(&[closed(), address]);
         let answer: Value = client.write("/v3/kv/txn", &json!({})).unwrap();
         assert_eq!((answer, client.first.get()), (json!({"a": 1}), 1));
         thread.join().unwrap();
@@ -236,7 +362,7 @@ mod tests {
         for reads in [false, true] {
             let (silent, first) = member(None);
             let (good, second) = member(Some(("200 OK", "{}")));
-            let client = Client::new(vec![silent, good]);
+            let client = client(&[silent, good]);
             let answer: Result<Value, _> = client.ask("/v3/kv/range", &json!({}), reads);
             assert_eq!(answer.is_ok(), reads);
             assert_eq!(client.first.get(), 1, "the next request goes to the other member");
@@ -253,7 +379,7 @@ mod tests {
         let timed_out = r#"{"error":"etcdserver: request timed out","code":14}"#;
         let ask = |status, body| {
             let (address, thread) = member(Some((status, body)));
-            let answer: Result<Value, _> = Client::new(vec![address]).write("/v3/kv/txn", &json!({}));
+            let answer: Result<Value, _> = client(&[address]).write("/v3/kv/txn", &json!({}));
             thread.join().unwrap();
             answer.unwrap_err()
         };

@@ -3,6 +3,7 @@
 //! Invariant: a store is one transaction that compares the key's `mod_revision` with that of the records that were
 //! read under this epoch. So a store that is late conflicts with every store since.
 
+mod access;
 mod client;
 mod url;
 
@@ -69,7 +70,7 @@ impl EtcdRegistry {
     /// The registry at this address, which may be missing.
     pub fn at(url: EtcdUrl) -> Self {
         Self {
-            client: Client::new(url.endpoints.clone()),
+            client: Client::new(&url),
             url,
             seen: Cell::new(None),
         }
