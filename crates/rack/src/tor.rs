@@ -357,8 +357,8 @@ impl Tor {
     }
 
     /// True if another server has the vSSD: this one has a medium from elsewhere, with a vSSD of the same number. Numbers are not given
-    /// twice in a rack. Of two that say to have it, it is the one where a gateway has opened it, which looks at what the vSSD is part of;
-    /// before that, the one that was there first and still is.
+    /// twice in a rack. Of two servers that register it, the one has it where a gateway has opened it: the gateway looks at what the vSSD
+    /// is part of. Before that, the one has it that was there first and still is.
     fn is_anothers(&mut self, now: Instant, registration: &Registration) -> bool {
         let Registration { vssd, server, .. } = *registration;
         let Some(row) = self.row_mut(vssd) else {
@@ -606,8 +606,8 @@ mod tests {
         tor.process(now, &mut header, &registration.emit());
     }
 
-    /// bug: of two servers that had a vSSD of one number, as one had a medium from elsewhere, each had the reads for a second.
-    /// fix: the first one that goes on to register has it, or the one where a gateway has opened it.
+    /// bug: one of two servers had a medium from elsewhere, so both had a vSSD of one number, and each got the reads for a second.
+    /// fix: the server has it where a gateway has opened it, and before that the first one that goes on to register it.
     #[test]
     fn a_server_with_a_stranger_of_the_same_number_gets_no_packet() {
         let mut tor = tor();

@@ -1,7 +1,7 @@
 //! `switchyard verify`: media and registry of a stopped rack, checked without changing anything.
 
 use crate::failure::Failure;
-use crate::registry::{self, Place};
+use crate::registry::{self, EtcdUrl, Place};
 use crate::size::Size;
 use anyhow::bail;
 use base::Device;
@@ -121,10 +121,7 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The registry in etcd that is named, if it is one.
 fn etcd(path: &Path) -> anyhow::Result<Option<Place>> {
-    match path
-        .to_str()
-        .filter(|text| text.starts_with("etcd://") || text.starts_with("etcds://"))
-    {
+    match path.to_str().filter(|text| EtcdUrl::is_named(text)) {
         Some(text) => Ok(Some(text.parse().map_err(Failure::Uncheckable)?)),
         None => Ok(None),
     }

@@ -94,9 +94,8 @@ pub struct Control {
 /// Requests of the control path are numbered apart from the data path's.
 pub const CONTROL_BIT: u64 = 1 << 62;
 
-fn addr_of(nodes: &[NodeAnswer], node: NodeId) -> Addr {
-    let known = nodes.iter().find(|answer| answer.node == node);
-    known.map_or(Addr::NONE, |answer| answer.addr)
+fn answer_of(nodes: &[NodeAnswer], node: NodeId) -> Option<&NodeAnswer> {
+    nodes.iter().find(|answer| answer.node == node)
 }
 
 impl NodeAnswer {
@@ -171,7 +170,7 @@ impl Control {
 
     /// Address of a node; nowhere if the node is not known, so that its requests wait.
     fn addr(&self, node: NodeId) -> Addr {
-        addr_of(&self.nodes, node)
+        answer_of(&self.nodes, node).map_or(Addr::NONE, |known| known.addr)
     }
 
     /// The session in which this is asked.
@@ -425,18 +424,13 @@ impl Control {
         for ask in &mut self.asks {
             if now >= ask.again_at {
                 ask.again_at = now + ASK_AGAIN;
-                let is_it = |known: &&NodeAnswer| known.node == ask.node;
-                let is_refused = self
-                    .nodes
-                    .iter()
-                    .find(is_it)
-                    .is_some_and(|known| known.refused.is_some());
-                if is_refused && ask.op != Op::Status {
+                let known = answer_of(&self.nodes, ask.node);
+                if ask.op != Op::Status && known.is_some_and(|known| known.refused.is_some()) {
                     continue;
                 }
                 let header = Header {
                     request: ask.number,
-                    target: addr_of(&self.nodes, ask.node),
+                    target: known.map_or(Addr::NONE, |known| known.addr),
                     session: ask.session,
                     lba: match ask.op {
                         Op::Status => self.level.into(),

@@ -1,5 +1,5 @@
-//! The way to the gateway that leads: a gateway that is asked for what another one leads answers with status 307, so that
-//! the commands, and `curl --location`, ask the other one by themselves.
+//! The way to the gateway that leads. A gateway that is asked for what another one leads answers with status 307. So the
+//! commands, and `curl --location`, ask the other one by themselves.
 //!
 //! Invariants:
 //! - A way is shown only to an address that is the same gateway's from everywhere it is shown to. A loopback address is

@@ -6,6 +6,7 @@ mod format;
 mod memory;
 mod place;
 
+pub use etcd::EtcdUrl;
 pub use file::{FILE_NAME, FileRegistry};
 pub use format::{emit, parse};
 pub use memory::MemoryRegistry;

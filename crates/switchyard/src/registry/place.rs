@@ -24,7 +24,7 @@ impl FromStr for Place {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once("://") {
-            Some(("etcd" | "etcds", _)) => Ok(Self::Etcd(text.parse()?)),
+            Some(_) if EtcdUrl::is_named(text) => Ok(Self::Etcd(text.parse()?)),
             Some((scheme, _)) => Err(format!(
                 "`{scheme}://` is no kind of registry: name a directory, or {SCHEME}HOST:PORT,HOST:PORT,HOST:PORT"
             )),

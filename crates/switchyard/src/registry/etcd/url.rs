@@ -48,6 +48,11 @@ pub struct User {
 }
 
 impl EtcdUrl {
+    /// True if a text is meant to be such an address.
+    pub fn is_named(text: &str) -> bool {
+        text.starts_with(SCHEME) || text.starts_with(TLS_SCHEME)
+    }
+
     /// The key that has the records.
     pub fn key(&self) -> String {
         format!("/{}/registry", self.prefix)
