@@ -460,9 +460,11 @@ impl Heal {
     }
 
     /// A node has something else in the place of a vSSD.
-    fn note_strange(&mut self, node: u8) {
-        let boot = self.nodes.get(&node).map_or(0, |node| node.status.boot);
-        self.strange.insert(node, boot);
+    fn note_strange(&mut self, set: &mut SetRecord, volume: VolumeId, vssd: VssdId, node: NodeId) {
+        set.strangers.push(vssd.0);
+        let boot = self.nodes.get(&node.0).map_or(0, |node| node.status.boot);
+        self.strange.insert(node.0, boot);
+        self.told.push(Kind::CopyForeign { volume, vssd, node });
     }
 
     /// True if a node's medium is not its own, as far as is known. It gets no copies: they would be lost when the right one is back.
@@ -545,13 +547,7 @@ impl Heal {
             let strangers = set.replicas.iter().filter(|replica| lost.contains(&replica.vssd));
             let strangers = strangers.filter(|replica| is_stranger(&replica.vssd)).copied();
             for ReplicaRecord { vssd, node } in strangers.collect::<Vec<_>>() {
-                set.strangers.push(vssd);
-                self.note_strange(node);
-                self.told.push(Kind::CopyForeign {
-                    volume: VolumeId(volume),
-                    vssd: VssdId(vssd),
-                    node: NodeId(node),
-                });
+                self.note_strange(set, VolumeId(volume), VssdId(vssd), NodeId(node));
             }
             set.expel(&lost);
             for vssd in lost {
@@ -659,11 +655,9 @@ impl Heal {
                 ChangeState::Joined if is_kept(next, volume) => self.joined(now, next, volume, index),
                 ChangeState::Failed(vssd, code) => {
                     let set = set_mut(next, volume.0, index);
-                    let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
-                    if joins && is_refused_as_stranger(code) {
-                        set.strangers.push(vssd.0);
-                        let node = set.joining.map_or(0, |joining| joining.node);
-                        self.note_strange(node);
+                    let joining = set.joining.filter(|joining| joining.vssd == vssd.0);
+                    if let Some(joining) = joining.filter(|_| is_refused_as_stranger(code)) {
+                        self.note_strange(set, volume, vssd, NodeId(joining.node));
                     }
                     self.give_up_joining(now, next, volume.0, index);
                 }
