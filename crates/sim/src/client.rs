@@ -808,7 +808,10 @@ impl Clients {
         self.stats.failed += 1;
         let volume = self.loads[pending.load as usize].spec.volume;
         let mut tells = false;
-        if let (Kind::Flush, Some(checker)) = (pending.kind, &mut self.volumes[volume].1) {
+        // A gateway that does not serve the volume tells nobody of a loss: the client asks the next one.
+        if let (Kind::Flush, Some(checker)) = (pending.kind, &mut self.volumes[volume].1)
+            && error != BlockError::Elsewhere
+        {
             tells = error == BlockError::Io && checker.may_tell(pending.load, pending.start);
             checker.flush_failed(now, pending.load);
         }
@@ -823,6 +826,8 @@ impl Clients {
         if never || self.errors_are_violations && error != BlockError::Elsewhere && !tells {
             self.violations.push(Violation::Refused {
                 error,
+                client: pending.load,
+                volume: self.volumes[volume].0.id,
                 offset: pending.first * SECTOR_BYTES as u64,
                 at_ns: now.as_nanos(),
             });

@@ -74,10 +74,17 @@ pub enum Violation {
         waited_ns: u64,
     },
     /// A request that must succeed was refused.
-    #[error("a request at {offset} was refused with {error:?} though nothing was wrong, at {at_ns} ns")]
+    #[error(
+        "client {client}'s request at {offset} of volume {} was refused with {error:?} though nothing was wrong, at {at_ns} ns",
+        volume.0
+    )]
     Refused {
         /// Why.
         error: BlockError,
+        /// Whose request.
+        client: u32,
+        /// To which volume.
+        volume: VolumeId,
         /// First byte of the request.
         offset: u64,
         /// When.
