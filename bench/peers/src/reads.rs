@@ -163,10 +163,13 @@ impl Redb {
         Ok(Self(database))
     }
 
-    /// A load leaves many pages that are free: those that it wrote more than once.
+    /// A load leaves many pages that are free: those that it wrote more than once. One call is what its users make: each further one reads
+    /// the whole tree to move what the one before it has freed.
     fn run(mut self, plan: &Plan) -> anyhow::Result<()> {
         drive::run(plan, &self)?;
-        while plan.load && self.0.compact()? {}
+        if plan.load {
+            self.0.compact()?;
+        }
         Ok(())
     }
 }
