@@ -32,7 +32,7 @@ use crate::control::{NodeStatus, Roll};
 use crate::exchange::ChangeState;
 use crate::moves;
 use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot};
-use crate::room::{Rooms, Site};
+use crate::room::{Rooms, Site, promised};
 use base::event::Kind;
 use base::{Duration, Instant, NodeId, VolumeId, VssdId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -768,15 +768,9 @@ impl Heal {
             Site::new(id, &node.status, records.rack, is_open)
         };
         let mut rooms = Rooms::new(self.nodes.iter().map(site));
-        let growing = records.growing.iter().flat_map(|growth| &growth.sets);
-        let sets = records.volumes.iter().flat_map(|volume| &volume.sets);
-        for set in sets.chain(growing) {
-            let joining = set.joining.map(|new| (new.vssd, new.node));
-            let members = set.replicas.iter().map(|replica| (replica.vssd, replica.node));
-            for (vssd, node) in members.chain(joining) {
-                if !self.is_here(&ReplicaRecord { vssd, node }) {
-                    rooms.give(set, node);
-                }
+        for (set, replica) in promised(records) {
+            if !self.is_here(&replica) {
+                rooms.give(set, replica.node);
             }
         }
         rooms

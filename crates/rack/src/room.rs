@@ -1,7 +1,7 @@
 //! Which node can have one copy more of a replica set, and which of them has most room.
 
 use crate::control::NodeStatus;
-use crate::registry::{SetRecord, Snapshot};
+use crate::registry::{ReplicaRecord, SetRecord, Snapshot};
 use uuid::Uuid;
 
 /// A node, as one that is to have copies.
@@ -45,6 +45,21 @@ pub struct Rooms(Vec<Site>);
 /// Channels, or rows of units, that each vSSD of a set takes.
 pub fn taken(set: &SetRecord) -> u32 {
     if set.rows > 0 { set.rows } else { set.channels }
+}
+
+/// The vSSDs that the records name: members, those that join, and those that a volume grows by. A node that does not have one yet will need
+/// room for it.
+pub fn promised(records: &Snapshot) -> impl Iterator<Item = (&SetRecord, ReplicaRecord)> {
+    let growing = records.growing.iter().flat_map(|growth| &growth.sets);
+    let sets = records.volumes.iter().flat_map(|volume| &volume.sets);
+    sets.chain(growing).flat_map(|set| {
+        let joining = set.joining.iter().map(|new| ReplicaRecord {
+            vssd: new.vssd,
+            node: new.node,
+        });
+        let members = set.replicas.iter().copied();
+        members.chain(joining).map(move |replica| (set, replica))
+    })
 }
 
 impl Rooms {

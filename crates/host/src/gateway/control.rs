@@ -100,7 +100,7 @@ fn answer_of(nodes: &[NodeAnswer], node: NodeId) -> Option<&NodeAnswer> {
 
 impl NodeAnswer {
     /// One that has not answered yet.
-    fn unheard(node: NodeId, addr: Addr) -> Self {
+    pub fn unheard(node: NodeId, addr: Addr) -> Self {
         Self {
             node,
             addr,

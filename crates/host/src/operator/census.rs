@@ -4,9 +4,11 @@ use super::call::Call;
 use super::command::Refusal;
 use super::job::{SOON, Sight, Step};
 use crate::gateway::NodeAnswer;
-use base::{Duration, Instant};
+use base::{Duration, Instant, NodeId};
+use rack::control::NodeStatus;
 use rack::placement::{Isolation, Offer, PlacementError, place, place_rows};
-use rack::registry::SetRecord;
+use rack::registry::{SetRecord, Snapshot};
+use rack::room::{promised, taken};
 
 /// Nodes that have not answered after this are silent.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -73,17 +75,33 @@ pub(super) struct Space {
     pub replicas: usize,
 }
 
+/// What a node has answered, without the room that the records promise to vSSDs that it has not made yet.
+fn free_of(answer: &NodeAnswer, records: &Snapshot) -> Option<(NodeId, NodeStatus)> {
+    let (node, mut status) = (answer.node, answer.last.as_ref()?.1.clone());
+    let Some(roll) = &status.roll else {
+        return Some((node, status));
+    };
+    for (set, replica) in promised(records) {
+        if replica.node == node.0 && !roll.here.contains(&replica.vssd) {
+            let free = match set.rows {
+                0 => &mut status.free_channels,
+                _ => &mut status.free_rows,
+            };
+            *free = free.saturating_sub(taken(set));
+        }
+    }
+    Some((node, status))
+}
+
 /// Places replica sets on the nodes that have answered.
-pub(super) fn place_on(
+fn place_on(
     nodes: &[NodeAnswer],
     space: Space,
-    next_vssd: &mut u32,
+    next: &mut Snapshot,
 ) -> Result<Vec<SetRecord>, PlacementError> {
-    let answers = || {
-        nodes
-            .iter()
-            .filter_map(|node| Some((node.node, &node.last.as_ref()?.1)))
-    };
+    let free: Vec<(NodeId, NodeStatus)> = nodes.iter().filter_map(|node| free_of(node, next)).collect();
+    let answers = || free.iter().map(|(node, status)| (*node, status));
+    let next_vssd = &mut next.next_vssd;
     if space.isolation == Isolation::Hardware {
         let offers: Vec<Offer> = answers()
             .map(|(node, status)| Offer {
@@ -112,14 +130,68 @@ pub(super) fn place_within(
     census: &mut Census,
     nodes: &[NodeAnswer],
     space: Space,
-    next_vssd: &mut u32,
+    next: &mut Snapshot,
     has_time: bool,
 ) -> Result<Vec<SetRecord>, Step> {
-    place_on(nodes, space, next_vssd).map_err(|error| match error {
+    place_on(nodes, space, next).map_err(|error| match error {
         PlacementError::TooFewNodes { .. } if has_time => {
             census.again();
             Step::Wait(super::job::LATER)
         }
         error => Step::Finish(Err(Refusal::NoRoom(error))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Addr;
+    use rack::control::Roll;
+    use rack::registry::{ReplicaRecord, VolumeRecord};
+
+    /// A node with one free row, which has these vSSDs.
+    fn node(here: &[u32]) -> NodeAnswer {
+        let status = NodeStatus {
+            channels: 4,
+            free_rows: 1,
+            pages_per_row: 64,
+            roll: Some(Roll {
+                here: here.to_vec(),
+                ..Roll::default()
+            }),
+            ..NodeStatus::default()
+        };
+        let mut node = NodeAnswer::unheard(NodeId(1), Addr::NONE);
+        node.last = Some((Instant::ZERO, status));
+        node
+    }
+
+    /// bug: a volume took the room of another one that was in the records, and whose vSSDs were not made yet. That one never opened.
+    /// fix: what the records promise is not free.
+    #[test]
+    fn room_that_is_promised_is_not_given_again() {
+        let set = SetRecord {
+            pages: 64,
+            channels: 4,
+            rows: 1,
+            replicas: vec![ReplicaRecord { vssd: 7, node: 1 }],
+            ..SetRecord::default()
+        };
+        let mut records = Snapshot::default();
+        let space = Space {
+            isolation: Isolation::Software,
+            pages: 64,
+            replicas: 1,
+        };
+        assert!(place_on(&[node(&[])], space, &mut records).is_ok(), "it is free");
+        records.volumes.push(VolumeRecord {
+            sets: vec![set],
+            ..VolumeRecord::default()
+        });
+        assert!(place_on(&[node(&[])], space, &mut records).is_err());
+        assert!(
+            place_on(&[node(&[7])], space, &mut records).is_ok(),
+            "what it answers is without it"
+        );
+    }
 }

@@ -87,7 +87,7 @@ impl Create {
             replicas: usize::from(new.replicas),
         };
         let has_time = sight.now < place_by;
-        let sets = place_within(&mut self.census, &nodes, space, &mut next.next_vssd, has_time)?;
+        let sets = place_within(&mut self.census, &nodes, space, &mut next, has_time)?;
         self.nodes = Some(nodes);
         next.next_volume += 1;
         let record = VolumeRecord {

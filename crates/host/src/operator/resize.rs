@@ -140,7 +140,7 @@ impl Resize {
             replicas: record.sets.first().map_or(1, SetRecord::wanted),
         };
         let mut next = sight.records.clone();
-        self.planned = place_within(&mut self.census, &nodes, space, &mut next.next_vssd, false)?;
+        self.planned = place_within(&mut self.census, &nodes, space, &mut next, false)?;
         next.growing.push(GrowthRecord {
             volume: id.0,
             sets: self.planned.clone(),
