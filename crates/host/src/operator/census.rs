@@ -83,11 +83,13 @@ fn free_of(answer: &NodeAnswer, records: &Snapshot) -> Option<(NodeId, NodeStatu
     };
     for (set, replica) in promised(records) {
         if replica.node == node.0 && !roll.here.contains(&replica.vssd) {
-            let free = match set.rows {
-                0 => &mut status.free_channels,
-                _ => &mut status.free_rows,
-            };
-            *free = free.saturating_sub(taken(set));
+            let taken = taken(set);
+            match set.rows {
+                0 => status.free_channels = status.free_channels.saturating_sub(taken),
+                // The first row decides how many channels each row has.
+                _ if set.channels != status.shared_channels() => status.free_rows = 0,
+                _ => status.free_rows = status.free_rows.saturating_sub(taken),
+            }
         }
     }
     Some((node, status))
@@ -189,6 +191,14 @@ mod tests {
             ..VolumeRecord::default()
         });
         assert!(place_on(&[node(&[])], space, &mut records).is_err());
+        let mut roomy = node(&[]);
+        roomy.last.as_mut().expect("it has answered").1.free_rows = 8;
+        assert!(place_on(&[roomy.clone()], space, &mut records).is_ok());
+        records.volumes[0].sets[0].channels = 1;
+        assert!(
+            place_on(&[roomy], space, &mut records).is_err(),
+            "rows of one channel will be there"
+        );
         assert!(
             place_on(&[node(&[7])], space, &mut records).is_ok(),
             "what it answers is without it"
