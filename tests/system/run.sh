@@ -75,7 +75,7 @@ run "$jobs" ${together[@]+"${together[@]}"}
 run 1 ${alone[@]+"${alone[@]}"}
 
 for name in ${failed[@]+"${failed[@]}"}; do
-    echo "--- $name:"
+    echo "--- $name: $(grep -m 1 '^FAILED' "$logs/$name")"
     tail -n "$words" "$logs/$name" | sed 's/^/      /'
 done
 echo "$passed passed, ${#failed[@]} failed, $skipped skipped"
