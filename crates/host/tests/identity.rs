@@ -2,17 +2,17 @@
 
 mod support;
 
-use base::{Instant, NodeId, Pool, VssdId, limits::SECTOR_BYTES};
+use base::{Instant, NodeId, Pool, Version, VssdId, limits::SECTOR_BYTES};
 use host::node::StartError;
 use host::{Node, NodeConfig};
 use rack::control::{Config, Intent, Open, Terms};
 use rack::inventory::Inventory;
 use rack::membership::Membership;
-use rack::part::Part;
+use rack::part::{Part, mark_of, marked};
 use rack::registry::Durability;
 use support::{World, addr};
 use uuid::Uuid;
-use wire::rack::{Code, Op};
+use wire::rack::{Code, Header, Op, Packet};
 
 const RACK: Uuid = Uuid::from_u128(7);
 const VSSD: VssdId = VssdId(3);
@@ -124,4 +124,38 @@ fn a_node_tells_what_is_on_its_medium() {
     world.ask(Op::List, VssdId(4), Vec::new());
     let record = world.records.last().expect("it is answered");
     assert!(Inventory::parse(record).expect("it is a record").vssds.is_empty());
+}
+
+/// bug: a node that had started with a medium from elsewhere, and a switch that had heard of that node first, gave clients the data of
+/// another volume, and took their writes into it: only the opening named the set. fix: each request does.
+#[test]
+fn a_request_for_another_set_is_refused() {
+    let mut world = World::start(World::blank());
+    assert_eq!(ask(&mut world, Some(part(1, 2))), Code::Busy, "it is made");
+    assert_eq!(ask(&mut world, Some(part(1, 2))), Code::SoftOrOk);
+    let mut answer = |op: Op, version: Version| {
+        let request = 2000 + world.replies.len() as u64;
+        let header = Header {
+            request,
+            version,
+            source: world.gateway.0,
+            session: world.gateway.1,
+            epoch: world.replies.last().map_or(0, |reply| reply.epoch),
+            ..Header::new(op, VSSD)
+        };
+        world.send(Packet::bare(header));
+        let mut replies = world.replies.iter();
+        let answer = replies.find(|reply| reply.request == request);
+        answer.expect("it is answered").code
+    };
+    for op in [Op::Read, Op::Zero, Op::Flush, Op::Ask] {
+        let [ours, theirs] = [2, 9].map(|set| marked(mark_of(Uuid::from_u128(set)), 0));
+        assert_eq!(answer(op, theirs), Code::OtherSet, "{op:?}");
+        assert_ne!(answer(op, ours), Code::OtherSet, "{op:?}");
+        assert_ne!(
+            answer(op, Version(0)),
+            Code::OtherSet,
+            "{op:?} of an earlier version"
+        );
+    }
 }

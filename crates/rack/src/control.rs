@@ -2,7 +2,7 @@
 
 use crate::level::Software;
 use crate::membership::{GENERATION_BYTES, MEMBER_BYTES, Membership};
-use crate::part::Part;
+use crate::part::{Part, mark_of};
 use base::{Addr, NodeId};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -209,6 +209,11 @@ impl Config {
         !self.rack.is_nil() && !rack.is_nil() && self.rack != rack
     }
 
+    /// The mark of the set that the vSSD is part of.
+    pub fn mark(&self) -> u32 {
+        self.part.as_ref().map_or(0, |part| mark_of(part.set))
+    }
+
     /// True if the vSSD is part of another set than the one that it is opened for.
     pub fn is_of_other_set(&self, open: &Open) -> bool {
         let parts = self.part.as_ref().zip(open.part.as_ref());
@@ -403,6 +408,11 @@ pub struct NodeStatus {
 }
 
 impl NodeStatus {
+    /// True if all that the node has belongs to other racks than this one: its medium is from elsewhere.
+    pub fn is_of_other_rack(&self, rack: Uuid) -> bool {
+        !rack.is_nil() && !self.racks.is_empty() && !self.racks.contains(&rack)
+    }
+
     /// Its program.
     pub fn software(&self) -> Software {
         self.software.clone().unwrap_or_else(Software::untold)

@@ -417,7 +417,9 @@ impl Heal {
             let mut known = self.roll(node.0).into_iter().flat_map(|roll| &roll.generations);
             !set.is_changing() && known.any(|&(of, generation)| of == vssd.0 && generation < set.generation)
         };
-        let is_stranger = !joins && self.strangers.contains(&vssd.0);
+        let is_elsewhere = |node: &Node| node.roll().is_some() && node.status.is_of_other_rack(records.rack);
+        let is_elsewhere = self.nodes.get(&node.0).is_some_and(is_elsewhere);
+        let is_stranger = !joins && (is_elsewhere || self.strangers.contains(&vssd.0));
         cause
             .or(is_stranger.then_some(Cause::Stranger))
             .or(is_past.then_some(Cause::Past))

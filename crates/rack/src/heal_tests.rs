@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::registry::{GrowthRecord, VolumeRecord};
+use uuid::Uuid;
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
@@ -63,6 +64,8 @@ struct World {
     boots: [(u32, u32); 3],
     /// Channels that are free, of each node.
     free: [u32; 3],
+    /// The racks of which each says to have vSSDs.
+    racks: [Vec<Uuid>; 3],
 }
 
 impl World {
@@ -74,6 +77,7 @@ impl World {
             rolls: [Some(here(1)), Some(here(2)), Some(Roll::default())],
             boots: [(0, 1); 3],
             free: [4; 3],
+            racks: [const { Vec::new() }; 3],
         }
     }
 
@@ -95,6 +99,7 @@ impl World {
                         boot,
                         boot_before: Some(before),
                         free_channels: self.free[usize::from(node) - 1],
+                        racks: self.racks[usize::from(node) - 1].clone(),
                         ..status(node, roll.clone())
                     };
                     self.heal
@@ -568,4 +573,20 @@ fn something_else_in_the_place_of_a_member_is_not_expelled_if_nobody_stays() {
     world.heal.strangers([VssdId(1)].into_iter());
     world.pass(0, 120_000);
     assert_eq!(world.replicas(), [1, 2]);
+}
+
+/// bug: a node that started with a medium of another rack counted as a member for the number of its vSSD, and the good copy was expelled.
+/// fix: the node's status tells the rack.
+#[test]
+fn a_member_on_a_medium_of_another_rack_is_expelled() {
+    let mut world = World::new();
+    let [ours, theirs] = [7, 8].map(Uuid::from_u128);
+    world.records.rack = ours;
+    world.racks = [vec![ours], vec![ours], Vec::new()];
+    world.pass(0, 1_000);
+    assert_eq!(world.replicas(), [1, 2]);
+    world.racks[0] = vec![theirs];
+    world.pass(1_000, 1_400);
+    assert_eq!(world.replicas(), [2]);
+    assert_eq!(world.told(), ["copy-foreign", "member-expelled"]);
 }

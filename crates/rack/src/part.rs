@@ -2,7 +2,7 @@
 //! a node notices a stranger's copy, and a registry that was lost can be made again ([`crate::rebuild`]).
 
 use crate::registry::{Durability, NAME_BYTES_MAX, SetRecord, VolumeRecord};
-use base::VssdId;
+use base::{Version, VssdId};
 use uuid::Uuid;
 
 /// A copy's part of a volume.
@@ -37,6 +37,28 @@ const FIXED_BYTES: usize = 2 * UUID_BYTES + 18;
 const NO_PLACE: u8 = u8::MAX;
 const MEDIA: u8 = 1;
 const READ_ONLY: u8 = 2;
+
+/// Names a set in the packets to its vSSDs: 0 for one without an identity. A request, or a greeting, that names another set than that of the
+/// vSSD came to a medium from elsewhere, and is refused.
+pub fn mark_of(set: Uuid) -> u32 {
+    let (high, low) = set.as_u64_pair();
+    let half = high ^ low;
+    match set.is_nil() {
+        true => 0,
+        false => ((half >> 32) as u32 ^ half as u32).max(1),
+    }
+}
+
+/// A version field with a mark in its upper half: no page's version is meant.
+pub fn marked(mark: u32, low: u32) -> Version {
+    Version(u64::from(mark) << 32 | u64::from(low))
+}
+
+/// True if a version field names another set than this one. It names none in packets of earlier versions.
+pub fn names_other(version: Version, mark: u32) -> bool {
+    let named = (version.0 >> 32) as u32;
+    named != 0 && mark != 0 && named != mark
+}
 
 impl Part {
     /// Of a vSSD of this set of a volume; `None` if these have no identities yet.

@@ -16,6 +16,7 @@
 
 mod leases;
 
+use crate::heal::is_refused_as_stranger;
 use crate::promise;
 use base::event::{Collection, Kind, Obstacle};
 use base::{Addr, Duration, Instant, Map, Slab, VssdId, limits::VSSDS_MAX};
@@ -117,6 +118,8 @@ struct DestinationRow {
     is_opened: bool,
     /// The server has registered it and is believed.
     believed: Lease,
+    /// The server has told a gateway that it has something else of the number. It is not believed, and has it until another one registers it.
+    doubted: Lease,
     /// Another server that said to have it, as told.
     other: Addr,
 }
@@ -191,6 +194,7 @@ impl Tor {
     pub fn process(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
         let verdict = match header.op {
             Op::Open if header.has(flags::REPLY) && header.code == Code::SoftOrOk => self.opened(header),
+            _ if header.has(flags::REPLY) && is_refused_as_stranger(header.code) => self.doubt(now, header),
             _ if header.has(flags::REPLY) => to_target(header),
             // For a central controller, which decides instead.
             Op::GcOp | Op::CreateVssd if !header.target.is_none() => to_target(header),
@@ -385,6 +389,21 @@ impl Tor {
                 row.replica.replicas = [None; 2];
             }
             row.destination.is_opened = true;
+            row.destination.doubted = Lease::default();
+        }
+        to_target(header)
+    }
+
+    /// A server has something else of the vSSD's number than a gateway asks for.
+    #[cold]
+    fn doubt(&mut self, now: Instant, header: &mut Header) -> Verdict {
+        let server = header.source;
+        if let Some(row) = self.row_mut(header.vssd)
+            && row.destination.server == server
+        {
+            let known = &mut row.destination;
+            (known.is_opened, known.believed) = (false, Lease::default());
+            known.doubted = Lease(now + BELIEVED_FOR);
         }
         to_target(header)
     }
@@ -393,9 +412,14 @@ impl Tor {
     pub fn register(&mut self, now: Instant, registration: &Registration) -> bool {
         let replicas = registration.replicas.map(|replica| replica.map(|(vssd, _)| vssd));
         if let Some(row) = self.row_mut(registration.vssd) {
+            let known = &mut row.destination;
+            if known.server != registration.server {
+                (known.server, known.doubted) = (registration.server, Lease::default());
+            }
+            if !known.doubted.is_set(now) {
+                known.believed = Lease(now + BELIEVED_FOR);
+            }
             row.replica.replicas = replicas;
-            row.destination.server = registration.server;
-            row.destination.believed = Lease(now + BELIEVED_FOR);
             return true;
         }
         if self.index.len() >= self.vssds_max {
@@ -413,6 +437,7 @@ impl Tor {
             server: registration.server,
             is_opened: false,
             believed: Lease(now + BELIEVED_FOR),
+            doubted: Lease::default(),
             other: Addr::NONE,
         };
         let row = self.rows.insert(Row { replica, destination });
@@ -628,6 +653,31 @@ mod tests {
             (contested, None),
             "it is told once"
         );
+        // A switch that has just started heard the stranger first: it says so when it is asked, and the next one that registers has the vSSD.
+        let mut started = Tor::new(LEASE);
+        create(&mut started, at(0), A, strange);
+        create(&mut started, at(1), A, SERVER_A);
+        let mut refused = Header {
+            source: strange,
+            target: CLIENT,
+            ..Header::new(Op::Write, A).reply(Code::OtherSet)
+        };
+        assert_eq!(
+            started.process(at(2), &mut refused, &[]),
+            Verdict::Forward(CLIENT)
+        );
+        create(&mut started, at(1_000), A, strange);
+        assert_eq!(
+            read(&mut started, at(1_001), A).0,
+            Verdict::Forward(strange),
+            "there is no other"
+        );
+        for second in 1..10 {
+            create(&mut started, at(second * 1000 + 2), A, SERVER_A);
+            create(&mut started, at(second * 1000 + 500), A, strange);
+            let (verdict, _) = read(&mut started, at(second * 1000 + 501), A);
+            assert_eq!(verdict, Verdict::Forward(SERVER_A));
+        }
         // The server has another address now, or a switch that has just started heard the stranger first.
         create(&mut tor, at(20_000), A, strange);
         assert_eq!(read(&mut tor, at(20_001), A).0, Verdict::Forward(strange));

@@ -15,11 +15,11 @@ use super::tors::Tors;
 use crate::Output;
 use base::event;
 use base::{
-    Addr, BlockError, BlockOp, Duration, Instant, Map, NodeId, Slab, Version, VolumeId, VssdId, limits,
-    time::earliest,
+    Addr, BlockError, BlockOp, Duration, Instant, Map, NodeId, Slab, VolumeId, VssdId, limits, time::earliest,
 };
 use core::ops::Range;
 use hdrhistogram::Histogram;
+use rack::part::marked;
 use rack::registry::VolumeRecord;
 use rack::slow::{self, Verdict};
 use rack::uplink::{Act, Uplink};
@@ -307,6 +307,7 @@ impl Flight {
             request: operation.number,
             lba: u64::from(operation.lpn) * limits::SECTORS_PER_PAGE as u64,
             epoch: operation.epoch,
+            version: marked(set.mark, 0),
             ..Header::new(Op::Read, operation.vssd)
         };
         let packet = match &operation.kind {
@@ -324,7 +325,7 @@ impl Flight {
                 header.op = if data.is_some() { Op::Write } else { Op::Zero };
                 header.floor = set.floor(operation.number);
                 // The answer returns it, and so tells which sending it answers.
-                header.version = Version(u64::from(operation.epoch));
+                header.version = marked(set.mark, operation.epoch);
                 header.flags |= if *durable { flags::DURABLE } else { 0 };
                 match data {
                     Some(_) if asks => Packet::bare(Header {
@@ -371,7 +372,7 @@ impl Flight {
         // Only an answer to the last sending counts: a copy sent in a newer epoch than the one that was answered could
         // still be executed, after a later write of the same page, by a server that has forgotten it.
         let mutates = matches!(operation.kind, Kind::Mutate { .. });
-        if mutates && header.version != Version(u64::from(operation.epoch)) {
+        if mutates && header.version != marked(set.mark, operation.epoch) {
             return None;
         }
         match header.code {
@@ -389,7 +390,8 @@ impl Flight {
                 self.send(now, slot);
                 return None;
             }
-            Code::Busy | Code::NoVssd => {
+            // Of a medium from elsewhere the healing hears by the node's status, and the switch by this very answer.
+            Code::Busy | Code::NoVssd | Code::OtherSet => {
                 self.ask_later(now, slot);
                 return None;
             }

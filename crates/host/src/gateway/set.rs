@@ -32,6 +32,8 @@ pub struct Set {
     pub fenced: bool,
     /// A server may be cut off from the ToR that is used: what is first sent before this goes by the other one.
     detour_until: Option<Instant>,
+    /// What requests call it ([`rack::part::mark_of`]).
+    pub mark: u32,
     /// The membership epoch last heard of.
     pub epoch: u32,
     next_mutation: u64,
@@ -69,6 +71,7 @@ impl Set {
             first_page,
             fenced: false,
             detour_until: None,
+            mark: 0,
             epoch: 0,
             next_mutation: 1,
             mutations: vec![None; WINDOW as usize].into_boxed_slice(),

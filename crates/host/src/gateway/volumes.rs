@@ -9,7 +9,7 @@ use super::set::Set;
 use base::{Instant, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
 use rack::control::Intent;
-use rack::part::Part;
+use rack::part::{Part, mark_of};
 use rack::registry::VolumeRecord;
 use wire::Export;
 use wire::rack::Code;
@@ -68,7 +68,9 @@ impl Gateway {
         for (number, set) in record.sets.iter().enumerate().skip(known) {
             let replicas: Vec<VssdId> = set.replicas.iter().map(|replica| VssdId(replica.vssd)).collect();
             flight.primaries.insert(replicas[0].0, (index, number));
-            flight.volumes[index].sets.push(Set::new(replicas, first_page));
+            let mut made = Set::new(replicas, first_page);
+            made.mark = mark_of(set.identity);
+            flight.volumes[index].sets.push(made);
             first_page += u64::from(set.pages);
             if self.changes.resume(now, flight, index, number, &record) {
                 continue;

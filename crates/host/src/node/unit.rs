@@ -34,6 +34,7 @@ use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
 use rack::membership::Incarnation;
+use rack::part;
 use rack::predictor::Predictor;
 use rack::promise::Promise;
 use rack::replica::{Effect, Fetch, Persist, Readiness, Replica};
@@ -78,6 +79,12 @@ pub struct Unit {
     reads_in_flight: usize,
     stats: UnitStats,
     stages: Stages,
+}
+
+/// True for a packet whose version field names the set that it is for.
+fn names_set(header: &Header) -> bool {
+    let is_request = matches!(header.op, Op::Read | Op::Write | Op::Zero | Op::Ask | Op::Flush);
+    header.op == Op::Hello || is_request && !header.has(flags::REPLY)
 }
 
 impl Unit {
@@ -184,6 +191,13 @@ impl Unit {
         if self.held.buffered.is_stopping() && matches!(header.op, Op::Write | Op::Zero | Op::Ask | Op::Inv) {
             // To its senders a stopping node is one that is gone: else their writes would follow the checkpoint.
             return;
+        }
+        if names_set(&header) && part::names_other(header.version, self.identity.config.mark()) {
+            // Other data of the same number: it is not what was asked for, and whoever greets is no peer.
+            return match header.op {
+                Op::Hello => {}
+                _ => self.answer(&header, Code::OtherSet, out),
+            };
         }
         match header.op {
             Op::Read => {
@@ -753,7 +767,12 @@ impl Unit {
         while let Some(effect) = self.replica.poll() {
             progress = true;
             match effect {
-                Effect::Send(packet) => self.send(packet, out),
+                Effect::Send(mut packet) => {
+                    if packet.header.op == Op::Hello {
+                        packet.header.version = part::marked(self.identity.config.mark(), 0);
+                    }
+                    self.send(packet, out);
+                }
                 Effect::Complete { header, code, since } => {
                     self.stats.writes += 1;
                     self.copies.note(now, since, &header);
