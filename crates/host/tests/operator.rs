@@ -53,6 +53,8 @@ struct FakeNode {
     number: Option<u8>,
     /// The racks of which it says to have vSSDs.
     racks: Vec<Uuid>,
+    /// The number of its start.
+    boot: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -228,6 +230,7 @@ impl Rack {
         let status = NodeStatus {
             node: node.number.unwrap_or(id),
             racks: node.racks.clone(),
+            boot: node.boot,
             free_channels: 16 - node.vssds.len() as u32,
             pages_per_channel: PAGES_PER_CHANNEL,
             roll: self.heal.map(|_| Roll {
@@ -858,6 +861,7 @@ fn a_volume_opens_without_a_copy_that_is_something_else_and_the_copy_is_made_ane
 }
 
 /// Nothing of the set is left then: whatever is there is not served, and the records stay as they are until the right media are back.
+/// bug: then the volume stayed failed until the gateway started anew. fix: what a node refused to open is asked again of its next start.
 #[test]
 fn a_set_whose_copies_are_all_something_else_is_not_healed() {
     let mut rack = Rack::healing(Plan::default(), Some(Rules::default()));
@@ -872,8 +876,11 @@ fn a_set_whose_copies_are_all_something_else_is_not_healed() {
             };
             from.remove(&replica.vssd);
             to.insert(replica.vssd);
+            node.boot += 1;
         }
-        rack.crash();
+        if is_strange {
+            rack.crash();
+        }
         rack.run(Duration::from_secs(90), None);
     };
     strange(&mut rack, true);

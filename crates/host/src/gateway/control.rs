@@ -73,6 +73,9 @@ pub struct NodeAnswer {
 #[derive(Debug)]
 pub struct Control {
     asks: Vec<Ask>,
+    /// Openings of volumes' vSSDs that were refused, and the start of the node as it was known then: its next start may have the medium that
+    /// this one lacks.
+    refused: Vec<(Ask, Option<u32>)>,
     next: u64,
     /// The nodes.
     pub nodes: Vec<NodeAnswer>,
@@ -143,6 +146,7 @@ impl Control {
             .collect();
         Self {
             asks: Vec::new(),
+            refused: Vec::new(),
             next: 0,
             nodes,
             failures: Vec::new(),
@@ -189,6 +193,8 @@ impl Control {
     }
 
     fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: NodeId, op: Op, record: Vec<u8>) {
+        self.refused
+            .retain(|(ask, _)| (ask.owner, ask.vssd) != (owner, vssd));
         self.next += 1;
         self.asks.push(Ask {
             number: self.next | CONTROL_BIT,
@@ -334,6 +340,7 @@ impl Control {
     /// Forgets what is asked for this.
     pub fn cancel(&mut self, owner: Owner) {
         self.asks.retain(|ask| ask.owner != owner);
+        self.refused.retain(|(ask, _)| ask.owner != owner);
         self.failures.retain(|failure| failure.0 != owner);
     }
 
@@ -342,6 +349,8 @@ impl Control {
         let before = self.asks.len() + self.failures.len();
         self.asks
             .retain(|ask| ask.owner != owner || !vssds.contains(&ask.vssd));
+        self.refused
+            .retain(|(ask, _)| ask.owner != owner || !vssds.contains(&ask.vssd));
         self.failures
             .retain(|(of, vssd, _)| *of != owner || !vssds.contains(vssd));
         before != self.asks.len() + self.failures.len()
@@ -378,8 +387,13 @@ impl Control {
                 }
             }
         }
-        self.asks.swap_remove(index);
+        let ask = self.asks.swap_remove(index);
         if header.op != Op::Status {
+            let is_refused = ask.op == Op::Open && header.code != Code::SoftOrOk;
+            if is_refused && matches!(owner, Owner::Volume(_)) {
+                let boot = self.boot_of(ask.node);
+                self.refused.push((ask, boot));
+            }
             return None;
         }
         let status = serde_json::from_slice::<NodeStatus>(packet.record()).ok()?;
@@ -392,7 +406,25 @@ impl Control {
             self.ask(now, Owner::Nodes, next, node, Op::Status, Vec::new());
             return None;
         }
+        self.open_again(now, node);
         self.nodes[place].last.as_ref().map(|(_, status)| status)
+    }
+
+    /// The start of a node, as its last status has told it.
+    fn boot_of(&self, node: NodeId) -> Option<u32> {
+        let known = answer_of(&self.nodes, node)?;
+        known.last.as_ref().map(|(_, status)| status.boot)
+    }
+
+    /// A node has started anew: it may have what it refused to open.
+    fn open_again(&mut self, now: Instant, node: NodeId) {
+        let boot = self.boot_of(node);
+        let is_new = |(ask, of): &mut (Ask, Option<u32>)| ask.node == node && *of != boot;
+        for (ask, _) in self.refused.extract_if(.., is_new).collect::<Vec<_>>() {
+            self.failures
+                .retain(|failure| (failure.0, failure.1) != (ask.owner, ask.vssd));
+            self.ask(now, ask.owner, ask.vssd, node, ask.op, ask.record);
+        }
     }
 
     /// True if a node does not know the rack's level. It counts as silent, and is asked for nothing but its status.
