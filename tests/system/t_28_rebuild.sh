@@ -17,6 +17,22 @@ stop() {
     wait "${pids[$1]}" || fail "$1 stopped with $?"
 }
 rebuild() { "$SWITCHYARD" registry rebuild "$@"; }
+# Both volumes have the bytes that were written last.
+compare() {
+    local name
+    for name in one two; do
+        nbdcopy "$(export_of "$name")" "$work/out.img"
+        cmp -n $(( 16 << 20 )) "$work/$name.img" "$work/out.img" || fail "other bytes came back of volume $name"
+    done
+}
+write_and_compare() {
+    local name
+    for name in one two; do
+        head -c 16M /dev/urandom >"$work/$name.img"
+        nbdcopy --flush "$work/$name.img" "$(export_of "$name")"
+    done
+    compare
+}
 
 part tor tor --listen "$(udp 0)"
 for id in 1 2 3; do
@@ -60,10 +76,7 @@ rebuild "${nodes[@]}" --registry "$work/registry"
 
 echo "· all data reads back, and a new volume shows none of it"
 gateway
-for name in one two; do
-    nbdcopy "$(export_of "$name")" "$work/out.img"
-    cmp -n $(( 16 << 20 )) "$work/$name.img" "$work/out.img" || fail "other bytes came back of volume $name"
-done
+compare
 "$SWITCHYARD" volume create three --size 8MiB --control "http://$control" >/dev/null
 nbdcopy "$(export_of three)" "$work/out.img"
 cmp -n $(( 8 << 20 )) /dev/zero "$work/out.img" || fail "a new volume is not empty"
@@ -99,17 +112,14 @@ part strange gateway --dir "$work/strange.gateway" --registry "$work/strange.reg
     --node "1=$(udp 1)" --replicas 1 --nbd "127.0.0.1:$(( port_base + 40 ))" --control "$control"
 for name in x y z; do
     "$SWITCHYARD" volume create "$name" --size 8MiB --control "http://$control" >/dev/null
+    head -c 8M /dev/urandom >"$work/$name.img"
+    nbdcopy --flush "$work/$name.img" "$(export_of "$name")"
 done
-head -c 8M /dev/urandom >"$work/x.img"
-nbdcopy --flush "$work/x.img" "$(export_of x)"
 stop strange
 gateway
 "$SWITCHYARD" volume delete three --yes --control "http://$control" >/dev/null
 await_state degraded
-for name in one two; do
-    nbdcopy "$(export_of "$name")" "$work/out.img"
-    cmp -n $(( 16 << 20 )) "$work/$name.img" "$work/out.img" || fail "other bytes came back of volume $name"
-done
+compare
 # It is told at once, or, if the node's later start was seen first, when the node is asked for a copy.
 for (( i = 0; i < 200; i++ )); do
     "$SWITCHYARD" events --json --control "http://$control" >"$work/events"
@@ -117,15 +127,37 @@ for (( i = 0; i < 200; i++ )); do
     sleep 0.1
 done
 grep -q copy-foreign "$work/events" || fail "nothing tells of the medium"
+echo "· nor does a switch that hears of it first"
+kill -STOP "${pids[node2]}" "${pids[node3]}"
+kill -9 "${pids[tor]}"
+wait "${pids[tor]}" || true
+part tor tor --listen "$(udp 0)"
+# A node registers its vSSDs once a second.
+sleep 1.2
+kill -CONT "${pids[node2]}" "${pids[node3]}"
+compare
+write_and_compare
+echo "· nor while volumes are served"
+stop node1
+node 1
+await_state ready
+stop node1
+node 1 strange
+compare
+write_and_compare
+await_state degraded
 stop gateway
 echo "· and is left alone"
 part strange gateway --dir "$work/strange.gateway" --registry "$work/strange.registry" --listen "$(udp 11)" --tor "$(udp 0)" \
     --node "1=$(udp 1)" --replicas 1 --nbd "127.0.0.1:$(( port_base + 40 ))" --control "$control"
-nbdcopy "$(export_of x)" "$work/out.img"
-cmp -n $(( 8 << 20 )) "$work/x.img" "$work/out.img" || fail "a medium of another rack was changed"
+for name in x y z; do
+    nbdcopy "$(export_of "$name")" "$work/out.img"
+    cmp -n $(( 8 << 20 )) "$work/$name.img" "$work/out.img" || fail "a medium of another rack was changed"
+done
 echo "· the node's own medium is back: its copies join again"
 stop strange
 stop node1
 node 1
 gateway
 await_state ready
+compare
