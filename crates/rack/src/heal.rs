@@ -814,11 +814,13 @@ impl Heal {
     }
 
     /// Notes the starts of nodes. Of a node whose medium is an image of the past, when its members are expelled; of all, if
-    /// that holds for all: the whole rack was restored.
+    /// that holds for all: the whole rack was restored. A medium from elsewhere says nothing of the node's own one.
     fn note_boots(&self, next: &mut Snapshot) {
         let is_restored = self.nodes.keys().all(|&id| self.is_past(id, next));
         let heard = self.nodes.iter().filter(|(_, node)| node.roll().is_some());
-        for (&id, boot) in heard.map(|(id, node)| (id, node.status.boot)) {
+        let own =
+            heard.filter(|(id, node)| !self.is_strange(**id) && !node.status.is_of_other_rack(next.rack));
+        for (&id, boot) in own.map(|(id, node)| (id, node.status.boot)) {
             if !next.has_node(id) {
                 continue;
             }

@@ -585,8 +585,17 @@ fn a_member_on_a_medium_of_another_rack_is_expelled() {
     world.racks = [vec![ours], vec![ours], Vec::new()];
     world.pass(0, 1_000);
     assert_eq!(world.replicas(), [1, 2]);
-    world.racks[0] = vec![theirs];
+    (world.racks[0], world.boots[0]) = (vec![theirs], (8, 9));
     world.pass(1_000, 1_400);
     assert_eq!(world.replicas(), [2]);
     assert_eq!(world.told(), ["copy-foreign", "member-expelled"]);
+    // bug: the right medium was taken for an image of the past then: it had not seen the start of the other one.
+    (world.racks[0], world.boots[0]) = (vec![ours], (1, 2));
+    world.pass(1_400, 4_000);
+    world.state = ChangeState::Joined;
+    world.pass(4_000, 4_400);
+    world.state = ChangeState::Done;
+    world.pass(4_400, 10_000);
+    assert_eq!(world.replicas(), [2, 1]);
+    assert_eq!(world.told(), ["copy-begun", "copy-joined"]);
 }
