@@ -75,7 +75,7 @@ pub(super) struct Space {
     pub replicas: usize,
 }
 
-/// What a node has answered, without the room that the records promise to vSSDs that it has not made yet.
+/// A node's answer, less the room for vSSDs that the records promise and it has not made yet.
 fn free_of(answer: &NodeAnswer, records: &Snapshot) -> Option<(NodeId, NodeStatus)> {
     let (node, mut status) = (answer.node, answer.last.as_ref()?.1.clone());
     let Some(roll) = &status.roll else {
