@@ -8,7 +8,7 @@ use host::{Node, NodeConfig};
 use rack::control::{Config, Intent, Open, Terms};
 use rack::inventory::Inventory;
 use rack::membership::Membership;
-use rack::part::{Part, mark_of, marked};
+use rack::part::{Part, mark_of, mark_since, marked};
 use rack::registry::Durability;
 use support::{World, addr};
 use uuid::Uuid;
@@ -126,6 +126,64 @@ fn a_node_tells_what_is_on_its_medium() {
     assert!(Inventory::parse(record).expect("it is a record").vssds.is_empty());
 }
 
+/// bug: a vSSD on an image of before its set's last change served the data of then, and others took a copy of it. fix: openings and requests
+/// say which generation all replicas know.
+#[test]
+fn a_vssd_that_has_missed_a_membership_is_refused() {
+    let mut world = World::start(World::blank());
+    assert_eq!(ask(&mut world, Some(part(1, 2))), Code::Busy, "it is made");
+    assert_eq!(ask(&mut world, Some(part(1, 2))), Code::SoftOrOk);
+    let (gateway, session) = world.gateway;
+    let mut answer = |op: Op, version: Version, record: Vec<u8>| {
+        let request = 2000 + world.replies.len() as u64;
+        let header = Header {
+            request,
+            version,
+            source: gateway,
+            session,
+            ..Header::new(op, VSSD)
+        };
+        world.send(match record.is_empty() {
+            true => Packet::bare(header),
+            false => Packet::with_record(header, record),
+        });
+        let answer = world.replies.iter().find(|reply| reply.request == request);
+        answer.map(|reply| reply.code)
+    };
+    let open = |generation: u32, yields: bool| {
+        let terms = Terms {
+            yields,
+            ..Terms::default()
+        };
+        let membership = Membership {
+            generation,
+            peers: Vec::new(),
+        };
+        let open = Open {
+            intent: Intent::Serve,
+            rack: RACK,
+            pages: 500,
+            channels: 1,
+            rows: 0,
+            membership,
+            terms,
+            part: Some(part(1, 2)),
+        };
+        open.emit()
+    };
+    let since = |settled: u32| marked(mark_since(Uuid::from_u128(2), settled), 0);
+    for op in [Op::Read, Op::Flush] {
+        assert_eq!(answer(op, since(1), Vec::new()), Some(Code::Past), "{op:?}");
+        assert_ne!(answer(op, since(0), Vec::new()), Some(Code::Past), "{op:?}");
+    }
+    assert_eq!(answer(Op::Open, Version(2), open(2, false)), Some(Code::Past));
+    let learnt = answer(Op::Open, Version(0), open(2, true));
+    assert_eq!(learnt, Some(Code::Busy), "one that joins may be of before");
+    assert_eq!(answer(Op::Open, Version(2), open(2, false)), Some(Code::SoftOrOk));
+    assert_ne!(answer(Op::Read, since(2), Vec::new()), Some(Code::Past));
+    assert_eq!(answer(Op::Read, since(3), Vec::new()), Some(Code::Past));
+}
+
 /// bug: a node that had started with a medium from elsewhere, and a switch that had heard of that node first, gave clients the data of
 /// another volume, and took their writes into it: only the opening named the set. fix: each request does.
 #[test]
@@ -149,7 +207,7 @@ fn a_request_for_another_set_is_refused() {
         answer.expect("it is answered").code
     };
     for op in [Op::Read, Op::Zero, Op::Flush, Op::Ask] {
-        let [ours, theirs] = [2, 9].map(|set| marked(mark_of(Uuid::from_u128(set)), 0));
+        let [ours, theirs] = [2, 9 << 28].map(|set| marked(mark_of(Uuid::from_u128(set)), 0));
         assert_eq!(answer(op, theirs), Code::OtherSet, "{op:?}");
         assert_ne!(answer(op, ours), Code::OtherSet, "{op:?}");
         assert_ne!(

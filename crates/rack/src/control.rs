@@ -2,10 +2,11 @@
 
 use crate::level::Software;
 use crate::membership::{GENERATION_BYTES, MEMBER_BYTES, Membership};
-use crate::part::{Part, mark_of};
-use base::{Addr, NodeId};
+use crate::part::{self, Part, mark_of};
+use base::{Addr, NodeId, Version};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+use wire::rack::Code;
 
 /// The wish for a vSSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,6 +233,16 @@ impl Config {
             self.part.clone_from(&open.part);
         }
         before != known(self)
+    }
+
+    /// Why it is not what the version field of a request names.
+    pub fn refusal(&self, version: Version) -> Option<Code> {
+        part::refusal(version, self.mark(), self.membership.generation)
+    }
+
+    /// True if it is of before a membership that all members knew. What yields to others may be of before.
+    pub fn is_before(&self, settled: u32, open: &Open) -> bool {
+        self.membership.generation < settled && !open.terms.yields
     }
 
     /// Takes the part as the gateway tells it: the size, or the place of the vSSD, may have changed. True if it has.

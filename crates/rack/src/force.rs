@@ -12,7 +12,7 @@ use thiserror::Error;
 pub enum ForceError {
     /// No set has expelled it.
     #[error(
-        "vSSD {0} is no copy that a set has expelled, or that joins one: `switchyard registry show` names these"
+        "vSSD {0} is no copy that a set has expelled, or that joins one, and no member of a set that has changed: `switchyard registry show` names these"
     )]
     NotExpelled(u32),
     /// Its volume is being deleted.
@@ -55,8 +55,14 @@ impl Snapshot {
                     vssd: new.vssd,
                     node: new.node,
                 });
-                let expelled = set.expelled.iter().find(|left| left.vssd == vssd.0);
-                let copy = joins(joining).or(expelled.copied())?;
+                // A member may be on an image of the past, and then no gateway opens it by itself.
+                let members = set.replicas.iter().filter(|_| set.settled > 0);
+                let left = set
+                    .expelled
+                    .iter()
+                    .chain(members)
+                    .find(|left| left.vssd == vssd.0);
+                let copy = joins(joining).or(left.copied())?;
                 Some((at, index, copy))
             })
         });
@@ -78,6 +84,7 @@ impl Snapshot {
                 node: node.0,
             }));
         set.replicas = vec![copy];
+        set.settled = 0;
         let lost: Vec<u32> = others.iter().map(|(vssd, _)| vssd.0).collect();
         set.note_expelled(&lost, true);
         Ok(Forced {
@@ -141,6 +148,17 @@ mod tests {
         assert_eq!((set.generation, set.wanted()), (2, 2));
         let expelling = set.expelling.as_ref().expect("the copy learns it");
         assert!(expelling.was_primary && expelling.vssds == [2]);
+    }
+
+    #[test]
+    fn a_member_on_an_image_of_the_past_goes_on_alone() {
+        let mut records = records();
+        records.volumes[0].sets[1].settled = 1;
+        let forced = records.force_copy(VssdId(2)).expect("its set has changed");
+        assert_eq!(forced.given_up, []);
+        let set = &records.volumes[0].sets[1];
+        assert_eq!((set.settled, set.generation), (0, 2), "it is opened as it is");
+        assert_eq!(set.expelled, [ReplicaRecord { vssd: 1, node: 1 }]);
     }
 
     #[test]

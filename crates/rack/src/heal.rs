@@ -19,6 +19,8 @@
 //!   nodes that die shortly after each other the first one is no reason to expel. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
 //!   one may have acknowledged writes in memory that the others have not.
+//! - A member is lost, too, if its node refuses it as of before the generation that all members knew ([`SetRecord::settled`]). If no other
+//!   one is left, nothing joins either: it would be a copy of old data.
 //! - A member is lost, too, if its node has a stranger in its place ([`Heal::strangers`]). Nothing of the set is there, as if the node
 //!   did not have it: so a stranger counts as missing, and the same holds for those that stay. They have every acknowledged write, as a
 //!   write is acknowledged by all members; or all have started again, and then what was not flushed is lost whoever stays.
@@ -36,6 +38,7 @@ use crate::room::{Rooms, Site, promised};
 use base::event::Kind;
 use base::{Duration, Instant, NodeId, VolumeId, VssdId};
 use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
 use wire::rack::Code;
 
 /// How patient the healing is.
@@ -116,6 +119,11 @@ impl Node {
         roll.filter(|_| self.heard.is_some() && self.unanswered < ASKS_UNANSWERED)
     }
 
+    /// It answers, and its medium is another rack's.
+    fn is_elsewhere(&self, rack: Uuid) -> bool {
+        self.roll().is_some() && self.status.is_of_other_rack(rack)
+    }
+
     fn answers_for(&self, now: Instant) -> Duration {
         self.answers_since
             .map_or(Duration::ZERO, |since| now.since(since))
@@ -184,6 +192,8 @@ pub struct Heal {
     lost: BTreeMap<u32, Lost>,
     /// Members in whose place nodes have something else, as these have said.
     strangers: BTreeSet<u32>,
+    /// Members that are of before what all members of their sets knew, as their nodes have said.
+    past: BTreeSet<u32>,
     /// Nodes that have something else in the place of a vSSD, and the start in which each said so: a medium is exchanged with a
     /// start.
     strange: BTreeMap<u8, u32>,
@@ -211,6 +221,7 @@ impl Heal {
             nodes: BTreeMap::new(),
             lost: BTreeMap::new(),
             strangers: BTreeSet::new(),
+            past: BTreeSet::new(),
             strange: BTreeMap::new(),
             idle: BTreeMap::new(),
             degraded: BTreeMap::new(),
@@ -259,6 +270,11 @@ impl Heal {
     /// records say.
     pub fn strangers(&mut self, vssds: impl Iterator<Item = VssdId>) {
         self.strangers = vssds.map(|vssd| vssd.0).collect();
+    }
+
+    /// These members were refused to the gateway as images of the past.
+    pub fn past(&mut self, vssds: impl Iterator<Item = VssdId>) {
+        self.past = vssds.map(|vssd| vssd.0).collect();
     }
 
     /// Members that do not serve. One answer of a node says little of it: it may be of before the member was made.
@@ -411,19 +427,33 @@ impl Heal {
         node: NodeId,
     ) -> Option<Cause> {
         let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
-        let is_past = !joins && set.wanted() > 1 && self.is_past(node.0, records);
+        let is_past =
+            set.wanted() > 1 && self.is_past(node.0, records) || self.is_before(set, vssd.0, node.0);
+        let is_past = !joins && is_past;
         let cause = self.cause(now, vssd.0, node.0, joins);
         let is_behind = || {
-            let mut known = self.roll(node.0).into_iter().flat_map(|roll| &roll.generations);
-            !set.is_changing() && known.any(|&(of, generation)| of == vssd.0 && generation < set.generation)
+            let known = self.generation(vssd.0, node.0);
+            !set.is_changing() && known.is_some_and(|known| known < set.generation)
         };
-        let is_elsewhere = |node: &Node| node.roll().is_some() && node.status.is_of_other_rack(records.rack);
-        let is_elsewhere = self.nodes.get(&node.0).is_some_and(is_elsewhere);
-        let is_stranger = !joins && (is_elsewhere || self.strangers.contains(&vssd.0));
+        let known = self.nodes.get(&node.0);
+        let is_elsewhere = || known.is_some_and(|known| known.is_elsewhere(records.rack));
+        let is_stranger = !joins && (self.strangers.contains(&vssd.0) || is_elsewhere());
         cause
             .or(is_stranger.then_some(Cause::Stranger))
             .or(is_past.then_some(Cause::Past))
             .or_else(|| is_behind().then_some(Cause::Behind))
+    }
+
+    /// The membership that a member knows, if it does not serve and its node answers.
+    fn generation(&self, vssd: u32, node: u8) -> Option<u32> {
+        let mut known = self.roll(node)?.generations.iter();
+        known.find_map(|&(of, generation)| (of == vssd).then_some(generation))
+    }
+
+    /// True for a member that has missed what all members knew: it is on an image of the past.
+    fn is_before(&self, set: &SetRecord, vssd: u32, node: u8) -> bool {
+        let known = self.generation(vssd, node);
+        self.past.contains(&vssd) || known.is_some_and(|known| known < set.settled)
     }
 
     /// Of the members that are not lost themselves: the one that most others do not hear, or that hears most others not. Who does not hear
@@ -635,6 +665,7 @@ impl Heal {
             let set = set_mut(next, volume.0, index);
             if set.expelling.is_some() && state(volume, index) == ChangeState::Done {
                 (set.expelling, set.leaving) = (None, None);
+                set.settled = set.generation;
             }
             let may_stay = |leaving: &&mut LeavingRecord| leaving.may_stay();
             if state(volume, index) == ChangeState::Secured
@@ -648,6 +679,7 @@ impl Heal {
                 .is_some_and(|leaving| leaving.moves && !leaving.may_stay());
             if has_moved && set.expelling.is_none() && state(volume, index) == ChangeState::Done {
                 set.leaving = None;
+                set.settled = set.generation;
                 self.changed_at = now;
             }
             if set.joining.is_none_or(|joining| joining.exchanges()) {
@@ -676,6 +708,7 @@ impl Heal {
         let began = self.joining.remove(&vssd).unwrap_or(now);
         let took = now.since(began);
         self.changed_at = now;
+        set.settled = set.generation;
         if joining.heals() {
             set.joining = None;
             set.replicas.push(ReplicaRecord { vssd, node });
@@ -707,7 +740,8 @@ impl Heal {
         for (volume, index) in lacking {
             let since = *self.degraded.entry((volume, index)).or_insert(now);
             let set = set_mut(next, volume, index).clone();
-            if joins >= self.rules.joins_max || set.is_changing() {
+            let has_source = set.replicas.iter().any(|replica| self.is_well(replica));
+            if joins >= self.rules.joins_max || set.is_changing() || !has_source {
                 continue;
             }
             // Nobody who is wanted has to come back.
@@ -813,26 +847,29 @@ impl Heal {
         }
     }
 
-    /// Notes the starts of nodes. Of a node whose medium is an image of the past, when its members are expelled; of all, if
-    /// that holds for all: the whole rack was restored. A medium from elsewhere says nothing of the node's own one.
-    fn note_boots(&self, next: &mut Snapshot) {
-        let is_restored = self.nodes.keys().all(|&id| self.is_past(id, next));
+    /// Notes the starts of nodes. Of a node whose medium is an image of the past, when its members are expelled from all sets in which one of
+    /// the present stays: what was restored as a whole goes on. A medium from elsewhere says nothing of the node's own one.
+    fn note_boots(&mut self, next: &mut Snapshot) {
         let heard = self.nodes.iter().filter(|(_, node)| node.roll().is_some());
-        let own =
-            heard.filter(|(id, node)| !self.is_strange(**id) && !node.status.is_of_other_rack(next.rack));
-        for (&id, boot) in own.map(|(id, node)| (id, node.status.boot)) {
-            if !next.has_node(id) {
-                continue;
-            }
-            let is_past = self.is_past(id, next);
-            let holds = sets(next).any(|(_, _, set)| {
-                let mut replicas = set.replicas.iter();
-                set.wanted() > 1 && replicas.any(|replica| replica.node == id)
-            });
-            if !is_past || is_restored || !holds {
-                next.boots.insert(id, boot);
-            }
-        }
+        let own = heard.filter(|(id, node)| next.has_node(**id) && !node.is_elsewhere(next.rack));
+        let own = own.filter(|(id, _)| !self.is_strange(**id));
+        let noted = own.filter(|(id, _)| !self.is_past(**id, next) || !self.holds_present(**id, next));
+        let noted: Vec<(u8, u32)> = noted.map(|(&id, node)| (id, node.status.boot)).collect();
+        let is_past = |(id, _): &&(u8, u32)| self.is_past(*id, next);
+        let restored = noted.iter().filter(is_past).map(|(id, _)| NodeId(*id));
+        let restored = restored.map(|node| Kind::NodeRestored { node });
+        self.told.extend(restored.collect::<Vec<_>>());
+        next.boots.extend(noted);
+    }
+
+    /// True if a node has a member of a set that is to have others, and not all that the set has are images of the past.
+    fn holds_present(&self, node: u8, records: &Snapshot) -> bool {
+        let is_one = |(_, _, set): (VolumeId, usize, &SetRecord)| {
+            let mut here = set.replicas.iter().filter(|replica| replica.node == node);
+            let is_restored = || set.replicas.iter().all(|r| self.is_past(r.node, records));
+            set.wanted() > 1 && here.any(|r| self.is_before(set, r.vssd, node) || !is_restored())
+        };
+        sets(records).any(is_one)
     }
 
     /// Expelled vSSDs of a set that has all copies are nobody's; those that a node does not have are forgotten.

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::registry::{GrowthRecord, VolumeRecord};
-use uuid::Uuid;
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
@@ -598,4 +597,86 @@ fn a_member_on_a_medium_of_another_rack_is_expelled() {
     world.pass(4_400, 10_000);
     assert_eq!(world.replicas(), [2, 1]);
     assert_eq!(world.told(), ["copy-begun", "copy-joined"]);
+}
+
+#[test]
+fn what_all_replicas_know_is_noted() {
+    let mut world = World::new();
+    world.pass(0, 2_000);
+    (world.rolls[0], world.state) = (None, ChangeState::Busy);
+    world.pass(2_000, 3_200);
+    assert_eq!(
+        (world.set().generation, world.set().settled),
+        (1, 0),
+        "it is told"
+    );
+    world.state = ChangeState::Done;
+    world.pass(3_200, 3_400);
+    assert_eq!((world.set().generation, world.set().settled), (1, 1));
+    world.rolls[0] = Some(here(1));
+    world.pass(3_400, 5_000);
+    assert_eq!((world.set().generation, world.set().settled), (2, 1), "it joins");
+    world.state = ChangeState::Joined;
+    world.pass(5_000, 5_200);
+    assert_eq!((world.replicas(), world.set().generation), (vec![2, 1], 3));
+    assert_eq!(world.set().settled, 2, "nobody may know that it is a replica");
+}
+
+/// bug: the last member of a set came back with an image of before another one was expelled, and what was expelled was copied from it.
+/// fix: nothing is copied from a member of the past, and its medium is not taken for the node's.
+#[test]
+fn nothing_joins_a_member_of_the_past() {
+    let mut world = World::new();
+    world.pass(0, 2_000);
+    world.rolls[1] = None;
+    world.pass(2_000, 3_400);
+    assert_eq!(world.replicas(), [1]);
+    (world.boots[0], world.rolls[1]) = ((0, 9), Some(here(2)));
+    world.heal.past([VssdId(1)].into_iter());
+    world.pass(3_400, 100_000);
+    assert_eq!((world.replicas(), world.set().joining), (vec![1], None));
+    assert_eq!(world.heal.absent().collect::<Vec<_>>(), [VssdId(1)]);
+    assert_eq!(world.records.boots[&1], 1, "its own medium is expected");
+    world.boots[0] = (1, 10);
+    world.heal.past([].into_iter());
+    world.pass(100_000, 101_000);
+    assert_eq!(world.set().joining.map(|joining| joining.vssd), Some(2));
+}
+
+/// bug: two nodes of three came back with images of the past, and their members were expelled and joined for ever: a set that had both kept
+/// their starts from being noted. fix: a set all of whose members are of the past goes on with what it has.
+#[test]
+fn images_of_the_past_on_both_nodes_of_a_set_are_noted() {
+    let mut world = World::new();
+    let replica = |vssd: u32, node: u8| ReplicaRecord { vssd, node };
+    let set = |one, other| SetRecord {
+        replicas: vec![one, other],
+        ..records().volumes[0].sets[0].clone()
+    };
+    let sets = &mut world.records.volumes[0].sets;
+    sets.push(set(replica(3, 1), replica(4, 3)));
+    sets.push(set(replica(5, 2), replica(6, 3)));
+    let rolls = [[1, 3], [2, 5], [4, 6]].map(|here| Roll {
+        here: here.to_vec(),
+        ..Roll::default()
+    });
+    world.rolls = rolls.map(Some);
+    world.pass(0, 2_000);
+    (world.boots[0], world.boots[1]) = ((0, 9), (0, 9));
+    world.pass(2_000, 2_600);
+    let of = |world: &World, set: usize| {
+        let replicas = world.records.volumes[0].sets[set].replicas.iter();
+        replicas.map(|replica| replica.vssd).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        [of(&world, 0), of(&world, 1), of(&world, 2)],
+        [vec![1, 2], vec![4], vec![6]]
+    );
+    assert_eq!((world.records.boots[&1], world.records.boots[&2]), (9, 9));
+    let told = world.told();
+    let restored = told.iter().filter(|name| **name == "node-restored");
+    assert_eq!(restored.count(), 2);
+    world.pass(2_600, 5_000);
+    assert!(world.records.volumes[0].sets[1].joining.is_some());
+    assert_eq!(of(&world, 0), [1, 2]);
 }

@@ -4,6 +4,7 @@
 use crate::registry::{Durability, NAME_BYTES_MAX, SetRecord, VolumeRecord};
 use base::{Version, VssdId};
 use uuid::Uuid;
+use wire::rack::Code;
 
 /// A copy's part of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,8 +39,8 @@ const NO_PLACE: u8 = u8::MAX;
 const MEDIA: u8 = 1;
 const READ_ONLY: u8 = 2;
 
-/// Names a set in the packets to its vSSDs: 0 for one without an identity. A request, or a greeting, that names another set than that of the
-/// vSSD came to a medium from elsewhere, and is refused.
+/// Names a set in the packets to its vSSDs, 0 for one without an identity: the upper half of the version field is this, plus the generation
+/// that every replica knows.
 pub fn mark_of(set: Uuid) -> u32 {
     let (high, low) = set.as_u64_pair();
     let half = high ^ low;
@@ -49,15 +50,32 @@ pub fn mark_of(set: Uuid) -> u32 {
     }
 }
 
+/// What names a set of which every replica knows a generation; 0 for a set without an identity.
+pub fn mark_since(set: Uuid, settled: u32) -> u32 {
+    match mark_of(set) {
+        0 => 0,
+        mark => mark.wrapping_add(settled),
+    }
+}
+
 /// A version field with a mark in its upper half: no page's version is meant.
 pub fn marked(mark: u32, low: u32) -> Version {
     Version(u64::from(mark) << 32 | u64::from(low))
 }
 
-/// True if a version field names another set than this one. It names none in packets of earlier versions.
-pub fn names_other(version: Version, mark: u32) -> bool {
+/// Marks that differ by less are taken for those of one set.
+const GENERATIONS_MAX: u32 = 1 << 20;
+
+/// Why a vSSD with this mark, which knows this generation, is not the one that a version field names. A field of earlier
+/// versions names none. The vSSD is on a medium from elsewhere, or on an image of the past: what it has is not what is asked for.
+pub fn refusal(version: Version, mark: u32, generation: u32) -> Option<Code> {
     let named = (version.0 >> 32) as u32;
-    named != 0 && mark != 0 && named != mark
+    let settled = named.wrapping_sub(mark);
+    match settled {
+        _ if named == 0 || mark == 0 || settled <= generation => None,
+        1..GENERATIONS_MAX => Some(Code::Past),
+        _ => Some(Code::OtherSet),
+    }
 }
 
 impl Part {

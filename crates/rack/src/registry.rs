@@ -112,6 +112,9 @@ pub struct SetRecord {
     /// Changes of the members so far.
     #[serde(default)]
     pub generation: u32,
+    /// A generation that every replica knows durably: one that knows only an earlier one has a medium of before.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub settled: u32,
     /// A change that is being prepared, and is undone if it is not completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joining: Option<JoiningRecord>,

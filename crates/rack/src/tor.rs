@@ -194,7 +194,11 @@ impl Tor {
     pub fn process(&mut self, now: Instant, header: &mut Header, record: &[u8]) -> Verdict {
         let verdict = match header.op {
             Op::Open if header.has(flags::REPLY) && header.code == Code::SoftOrOk => self.opened(header),
-            _ if header.has(flags::REPLY) && is_refused_as_stranger(header.code) => self.doubt(now, header),
+            _ if header.has(flags::REPLY)
+                && (is_refused_as_stranger(header.code) || header.code == Code::Past) =>
+            {
+                self.doubt(now, header)
+            }
             _ if header.has(flags::REPLY) => to_target(header),
             // For a central controller, which decides instead.
             Op::GcOp | Op::CreateVssd if !header.target.is_none() => to_target(header),

@@ -128,6 +128,8 @@ wire_enum! {
         Absent = 27,
         /// Status: the vSSD is part of another volume or set.
         OtherSet = 28,
+        /// Status: the vSSD is of before a membership that all members knew.
+        Past = 29,
     }
 }
 

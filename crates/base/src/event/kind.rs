@@ -381,6 +381,9 @@ kinds! {
     "member-expelled" Warn MemberExpelled { volume: VolumeId, vssd: VssdId, copies: u32, }
     /// A node has something else in the place of a copy: its medium is from elsewhere. It is left alone.
     "copy-foreign" Warn CopyForeign { volume: VolumeId, vssd: VssdId, node: NodeId, }
+    /// A node's medium is an image of before its last start that was seen. Its copies were made anew, where others were left; other sets have
+    /// what the image has.
+    "node-restored" Warn NodeRestored { node: NodeId, }
     /// A vSSD begins to join a set: it lacks copies, or one of its members moves.
     "copy-begun" Info CopyBegun { volume: VolumeId, vssd: VssdId, node: NodeId, }
     /// A set lacks a copy, and no node that answers has room for it.

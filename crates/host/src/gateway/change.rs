@@ -30,7 +30,7 @@ use super::step::{Change, Step, departed, has_new_primary, pauses, undecided};
 use base::{Instant, NodeId, VolumeId, VssdId};
 use rack::control::Intent;
 use rack::exchange::ChangeState;
-use rack::part::Part;
+use rack::part::{Part, mark_since};
 use rack::registry::{SetRecord, VolumeRecord};
 use wire::rack::Code;
 
@@ -49,11 +49,16 @@ impl Changes {
                 break;
             };
             if set.generation <= known.generation {
+                if set.settled != known.settled {
+                    known.settled = set.settled;
+                    flight.set(index, number).mark = mark_since(set.identity, set.settled);
+                }
                 continue;
             }
             self.0
                 .retain(|change| (change.volume, change.set) != (id, number));
             *known = set.clone();
+            flight.set(index, number).mark = mark_since(set.identity, set.settled);
             flight.control.cancel(Owner::Change(id, number));
             let members: Vec<VssdId> = set.vssds().map(|(vssd, _)| vssd).chain(departed(set)).collect();
             let change = Change {

@@ -1,7 +1,7 @@
 //! The gateway's control work: opening and deleting vSSDs on nodes, asking nodes for their status. Each request is
 //! repeated until it is answered.
 
-use base::{Addr, Duration, Instant, NodeId, VolumeId, VssdId, event};
+use base::{Addr, Duration, Instant, NodeId, Version, VolumeId, VssdId, event};
 use rack::control::{Intent, NodeStatus, Open, Roll, Terms, emit_rack};
 use rack::heal::is_refused_as_stranger;
 use rack::level::Software;
@@ -41,6 +41,8 @@ struct Ask {
     node: NodeId,
     op: Op,
     record: Vec<u8>,
+    /// The generation that the vSSD must know to be opened; 0: any.
+    settled: u32,
     /// In which it is asked.
     session: u32,
     /// There is no other way: one that is refused is asked again, too.
@@ -192,7 +194,15 @@ impl Control {
         self.asks.iter().any(is_it)
     }
 
-    fn ask(&mut self, now: Instant, owner: Owner, vssd: VssdId, node: NodeId, op: Op, record: Vec<u8>) {
+    fn ask(
+        &mut self,
+        now: Instant,
+        owner: Owner,
+        vssd: VssdId,
+        node: NodeId,
+        op: Op,
+        record: Vec<u8>,
+    ) -> &mut Ask {
         self.refused
             .retain(|(ask, _)| (ask.owner, ask.vssd) != (owner, vssd));
         self.next += 1;
@@ -203,6 +213,7 @@ impl Control {
             node,
             op,
             record,
+            settled: 0,
             session: self.session_of(owner),
             insists: false,
             is_taken: false,
@@ -210,6 +221,7 @@ impl Control {
             attempts: 0,
         });
         self.send_at = Some(now);
+        self.asks.last_mut().expect("it was put there just now")
     }
 
     /// Opens a vSSD of a set, whose other members are its peers: replicas, and one that joins.
@@ -247,7 +259,7 @@ impl Control {
             },
             part,
         };
-        self.ask(now, owner, vssd, node, Op::Open, open.emit());
+        self.ask(now, owner, vssd, node, Op::Open, open.emit()).settled = set.settled;
     }
 
     /// Deletes a vSSD.
@@ -310,6 +322,12 @@ impl Control {
         self.asks.iter().any(|ask| (ask.owner, ask.vssd) == (owner, vssd))
     }
 
+    /// True while this is asked of a vSSD, or after it was refused.
+    pub fn was_asked(&self, owner: Owner, vssd: VssdId) -> bool {
+        let mut failures = self.failures.iter();
+        self.awaits(owner, vssd) || failures.any(|failure| (failure.0, failure.1) == (owner, vssd))
+    }
+
     /// True if a vSSD was opened for this, or is being opened.
     pub fn is_taken(&self, owner: Owner, vssd: VssdId) -> bool {
         let mut asks = self
@@ -324,6 +342,12 @@ impl Control {
     pub fn is_stranger(&self, owner: Owner, vssd: VssdId) -> bool {
         let mut failures = self.failures.iter();
         failures.any(|&(of, which, code)| (of, which) == (owner, vssd) && is_refused_as_stranger(code))
+    }
+
+    /// Volumes' vSSDs that are of before what all members of their sets knew.
+    pub fn past(&self) -> impl Iterator<Item = VssdId> {
+        let past = self.failures.iter().filter(|(.., code)| *code == Code::Past);
+        past.map(|(_, vssd, _)| *vssd)
     }
 
     /// First refusal of this.
@@ -423,7 +447,8 @@ impl Control {
         for (ask, _) in self.refused.extract_if(.., is_new).collect::<Vec<_>>() {
             self.failures
                 .retain(|failure| (failure.0, failure.1) != (ask.owner, ask.vssd));
-            self.ask(now, ask.owner, ask.vssd, node, ask.op, ask.record);
+            let again = self.ask(now, ask.owner, ask.vssd, node, ask.op, ask.record);
+            again.settled = ask.settled;
         }
     }
 
@@ -464,6 +489,7 @@ impl Control {
                     request: ask.number,
                     target: known.map_or(Addr::NONE, |known| known.addr),
                     session: ask.session,
+                    version: Version(ask.settled.into()),
                     lba: match ask.op {
                         Op::Status => self.level.into(),
                         _ => 0,

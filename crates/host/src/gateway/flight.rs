@@ -2,7 +2,7 @@
 //! bounded, and sent again until they are answered ([`set`](super::set)). This file does not know the requests behind
 //! them.
 
-use super::control::Control;
+use super::control::{Control, Owner};
 use super::locks::Locks;
 use super::losses::Losses;
 use super::operations::{Kind, Operation, Operations, names_slot, slot_of};
@@ -19,7 +19,8 @@ use base::{
 };
 use core::ops::Range;
 use hdrhistogram::Histogram;
-use rack::part::marked;
+use rack::control::Intent;
+use rack::part::{Part, marked};
 use rack::registry::VolumeRecord;
 use rack::slow::{self, Verdict};
 use rack::uplink::{Act, Uplink};
@@ -391,7 +392,11 @@ impl Flight {
                 return None;
             }
             // Of a medium from elsewhere the healing hears by the node's status, and the switch by this very answer.
-            Code::Busy | Code::NoVssd | Code::OtherSet => {
+            Code::Busy | Code::NoVssd | Code::OtherSet | Code::Past => {
+                if header.code == Code::Past {
+                    let (volume, set) = (operation.volume, operation.set);
+                    self.open_past(now, volume, set, header.vssd);
+                }
                 self.ask_later(now, slot);
                 return None;
             }
@@ -480,6 +485,19 @@ impl Flight {
         operation.turns = 0;
         operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
         sooner(&mut self.scan_at, operation.again_at);
+    }
+
+    /// A member has answered as an image of the past. It is opened, and refuses that as well: so the volume tells of it, and
+    /// the next start of the node is asked again.
+    #[cold]
+    fn open_past(&mut self, now: Instant, volume: u32, number: usize, vssd: VssdId) {
+        let record = &self.volumes[volume].record;
+        let (owner, set) = (Owner::Volume(record.volume()), &record.sets[number]);
+        let member = set.vssds().find(|(member, _)| *member == vssd);
+        if let Some(member) = member.filter(|_| !self.control.was_asked(owner, vssd)) {
+            let part = Part::of(record, number, set, vssd);
+            self.control.open(now, owner, set, member, Intent::Serve, part);
+        }
     }
 
     /// A read that one replica cannot answer now is sent to the next one. False if it was at all of them.

@@ -32,7 +32,7 @@ pub struct Set {
     pub fenced: bool,
     /// A server may be cut off from the ToR that is used: what is first sent before this goes by the other one.
     detour_until: Option<Instant>,
-    /// Requests name the set by this ([`rack::part::mark_of`]).
+    /// Requests name the set by this ([`rack::part::mark_since`]).
     pub mark: u32,
     /// The membership epoch last heard of.
     pub epoch: u32,

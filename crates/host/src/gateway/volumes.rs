@@ -9,7 +9,7 @@ use super::set::Set;
 use base::{Instant, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
 use rack::control::Intent;
-use rack::part::{Part, mark_of};
+use rack::part::{Part, mark_since};
 use rack::registry::VolumeRecord;
 use wire::Export;
 use wire::rack::Code;
@@ -69,7 +69,7 @@ impl Gateway {
             let replicas: Vec<VssdId> = set.replicas.iter().map(|replica| VssdId(replica.vssd)).collect();
             flight.primaries.insert(replicas[0].0, (index, number));
             let mut made = Set::new(replicas, first_page);
-            made.mark = mark_of(set.identity);
+            made.mark = mark_since(set.identity, set.settled);
             flight.volumes[index].sets.push(made);
             first_page += u64::from(set.pages);
             if self.changes.resume(now, flight, index, number, &record) {
@@ -140,6 +140,11 @@ impl Gateway {
             }
         }
         strangers
+    }
+
+    /// Members of open volumes that their nodes have refused as images of the past.
+    pub fn past(&self) -> Vec<VssdId> {
+        self.traffic.flight.control.past().collect()
     }
 
     /// The volumes as NBD exports.

@@ -609,6 +609,14 @@ impl Node {
         if slot.unit.identity().config.is_of_other_set(&open) {
             return self.answer(&header, Code::OtherSet);
         }
+        if slot
+            .unit
+            .identity()
+            .config
+            .is_before(header.version.0 as u32, &open)
+        {
+            return self.answer(&header, Code::Past);
+        }
         // One that an earlier version has made belongs to the rack, and is part of the set, that opens it.
         let is_claimed = slot.unit.config_mut().claim(&open, self.config.id);
         let lead = slot.unit.identity().config.lead;

@@ -192,11 +192,13 @@ impl Unit {
             // To its senders a stopping node is one that is gone: else their writes would follow the checkpoint.
             return;
         }
-        if names_set(&header) && part::names_other(header.version, self.identity.config.mark()) {
-            // Other data of the same number: it is not what was asked for, and whoever greets is no peer.
+        if names_set(&header)
+            && let Some(code) = self.identity.config.refusal(header.version)
+        {
+            // Other data of the same number, or of the past: it is not what was asked for, and whoever greets is no peer.
             return match header.op {
                 Op::Hello => {}
-                _ => self.answer(&header, Code::OtherSet, out),
+                _ => self.answer(&header, code, out),
             };
         }
         match header.op {

@@ -109,6 +109,8 @@ pub struct View {
     pub volumes: Vec<VolumeView>,
     /// Replicas in whose place nodes have something else.
     pub strangers: Vec<VssdId>,
+    /// Members that are of before what all members of their sets knew.
+    pub past: Vec<VssdId>,
 }
 
 /// How a volume is.
@@ -207,6 +209,7 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
         nodes: if nodes { known.to_vec() } else { Vec::new() },
         volumes: volumes.iter().map(volume).collect(),
         strangers: gateway.strangers(),
+        past: gateway.past(),
     }
 }
 

@@ -345,6 +345,9 @@ fn reason(code: Code) -> &'static str {
             "it belongs to another rack, or to this one before its registry was lost, and may hold data: put that registry back"
         }
         Code::OtherSet => "it is part of another volume or set: the node's medium is an image from elsewhere",
+        Code::Past => {
+            "its node has a medium of before the set's members changed last: put the node's own medium back, or go on with a copy that is left, as `switchyard registry force-copy` does"
+        }
         Code::Refused => "the node has it with another size or other replicas",
         _ => "the node refuses it",
     }

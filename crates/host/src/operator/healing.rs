@@ -75,6 +75,7 @@ impl Healing {
             }
         }
         self.heal.strangers(view.strangers.iter().copied());
+        self.heal.past(view.past.iter().copied());
         if now >= self.ask_at {
             self.ask_at = now + self.heal.rules().ask_every;
             self.heal.asked(view.nodes.iter().map(|node| node.node));

@@ -385,6 +385,10 @@ fn control(kind: &Kind) -> Option<String> {
             "Node {} has something else in the place of vSSD {} of volume {}: its medium is from elsewhere, and is left alone.",
             node.0, vssd.0, volume.0
         ),
+        Kind::NodeRestored { node } => format!(
+            "The medium of node {} is an image of the past. Copies that others have were made anew; other sets go on with what it has.",
+            node.0
+        ),
         Kind::CopyBegun { volume, vssd, node } => format!(
             "vSSD {} on node {} begins to take a copy for volume {}.",
             vssd.0, node.0, volume.0
