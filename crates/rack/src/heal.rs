@@ -194,6 +194,8 @@ pub struct Heal {
     strangers: BTreeSet<u32>,
     /// Members that are of before what all members of their sets knew, as their nodes have said.
     past: BTreeSet<u32>,
+    /// Members that have joined, and their nodes' starts: an image of the past says nothing of what was copied since.
+    renewed: BTreeMap<u32, u32>,
     /// Nodes that have something else in the place of a vSSD, and the start in which each said so: a medium is exchanged with a
     /// start.
     strange: BTreeMap<u8, u32>,
@@ -222,6 +224,7 @@ impl Heal {
             lost: BTreeMap::new(),
             strangers: BTreeSet::new(),
             past: BTreeSet::new(),
+            renewed: BTreeMap::new(),
             strange: BTreeMap::new(),
             idle: BTreeMap::new(),
             degraded: BTreeMap::new(),
@@ -332,6 +335,8 @@ impl Heal {
     fn forget_removed(&mut self, records: &Snapshot) {
         self.nodes.retain(|id, _| records.has_node(*id));
         self.drained.retain(|id| records.drain_of(*id).is_some());
+        let starts: BTreeSet<u32> = self.nodes.values().map(|node| node.status.boot).collect();
+        self.renewed.retain(|_, boot| starts.contains(boot));
     }
 
     /// Judges every member.
@@ -427,9 +432,11 @@ impl Heal {
         node: NodeId,
     ) -> Option<Cause> {
         let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
-        let is_past =
-            set.wanted() > 1 && self.is_past(node.0, records) || self.is_before(set, vssd.0, node.0);
-        let is_past = !joins && is_past;
+        let is_past = || {
+            set.wanted() > 1 && self.is_past(node.0, records) && !self.is_renewed(vssd.0, node.0)
+                || self.is_before(set, vssd.0, node.0)
+        };
+        let is_past = !joins && is_past();
         let cause = self.cause(now, vssd.0, node.0, joins);
         let is_behind = || {
             let known = self.generation(vssd.0, node.0);
@@ -442,6 +449,12 @@ impl Heal {
             .or(is_stranger.then_some(Cause::Stranger))
             .or(is_past.then_some(Cause::Past))
             .or_else(|| is_behind().then_some(Cause::Behind))
+    }
+
+    /// True for a member that has joined since its node started.
+    fn is_renewed(&self, vssd: u32, node: u8) -> bool {
+        let boot = self.nodes.get(&node).map(|node| node.status.boot);
+        boot.is_some() && self.renewed.get(&vssd).copied() == boot
     }
 
     /// The membership that a member knows, if it does not serve and its node answers.
@@ -707,6 +720,9 @@ impl Heal {
         let (vssd, node) = (joining.vssd, joining.node);
         let began = self.joining.remove(&vssd).unwrap_or(now);
         let took = now.since(began);
+        if let Some(known) = self.nodes.get(&node) {
+            self.renewed.insert(vssd, known.status.boot);
+        }
         self.changed_at = now;
         set.settled = set.generation;
         if joining.heals() {

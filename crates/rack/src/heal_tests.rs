@@ -680,3 +680,34 @@ fn images_of_the_past_on_both_nodes_of_a_set_are_noted() {
     assert!(world.records.volumes[0].sets[1].joining.is_some());
     assert_eq!(of(&world, 0), [1, 2]);
 }
+
+/// bug: as the one before, where a member of the set that both had was refused as an image of the past: their starts cannot be noted then.
+/// fix: a member that has joined since its node started is not judged by that start.
+#[test]
+fn what_has_joined_on_an_image_of_the_past_stays() {
+    let mut world = World::new();
+    let mut set = world.set().clone();
+    set.replicas = vec![
+        ReplicaRecord { vssd: 3, node: 1 },
+        ReplicaRecord { vssd: 4, node: 3 },
+    ];
+    world.records.volumes[0].sets.push(set);
+    let rolls = [vec![1, 3], vec![2], vec![4]].map(|here| Roll {
+        here,
+        ..Roll::default()
+    });
+    world.rolls = rolls.map(Some);
+    world.pass(0, 2_000);
+    (world.boots[0], world.boots[1]) = ((0, 9), (0, 9));
+    world.heal.past([VssdId(1), VssdId(2)].into_iter());
+    world.pass(2_000, 4_000);
+    assert!(world.records.volumes[0].sets[1].joining.is_some());
+    world.state = ChangeState::Joined;
+    world.pass(4_000, 4_200);
+    world.state = ChangeState::Done;
+    world.told();
+    world.pass(4_200, 60_000);
+    assert_eq!(world.records.boots[&1], 1, "its start cannot be noted");
+    assert_eq!(world.told(), Vec::<&str>::new());
+    assert!(world.records.volumes[0].sets[1].is_whole());
+}

@@ -262,13 +262,14 @@ impl RackFleet {
                 sets,
             });
         }
-        let stored = Snapshot {
+        let mut stored = Snapshot {
             rack: uuid::Uuid::from_u128(1),
             next_vssd: vssd,
             next_volume: records.len() as u32,
             volumes: records,
             ..Snapshot::default()
         };
+        stored.identify(uuid::Uuid::from_u128(2));
         let (first, gateways) = (1 + options.nodes as usize, options.gateways as usize);
         let mut fleet = Self {
             looks: Rng::new(options.failover.map_or(0, |failover| failover.seed)),
