@@ -79,7 +79,7 @@ const ASKS_UNANSWERED: u32 = 4;
 /// A node with more unanswered questions than this takes no part in moves, and nobody is expelled for its members to stay: it may be
 /// about to be lost.
 const ANSWERS_LATE: u32 = 1;
-/// A vSSD must be missing, or not heard by others, for so long.
+/// A vSSD must be missing, of before, or not heard by others, for so long.
 const SURE_AFTER: Duration = Duration::from_millis(500);
 const UNHEARD_AFTER: Duration = Duration::from_millis(1_500);
 /// A member that does not know the membership must be told of it for so long: the gateway asks at least every two seconds.
@@ -153,6 +153,8 @@ enum Cause {
     Missing,
     Failed,
     Past,
+    /// It has missed what all members knew, perhaps by an answer of before they did.
+    Before,
     Unheard,
     /// It does not serve, and knows an earlier membership only.
     Behind,
@@ -164,7 +166,7 @@ impl Cause {
     fn sure_after(self) -> Duration {
         match self {
             Self::Silent | Self::Failed | Self::Past | Self::Stranger => Duration::ZERO,
-            Self::Missing => SURE_AFTER,
+            Self::Missing | Self::Before => SURE_AFTER,
             Self::Unheard => UNHEARD_AFTER,
             Self::Behind => BEHIND_AFTER,
         }
@@ -432,11 +434,9 @@ impl Heal {
         node: NodeId,
     ) -> Option<Cause> {
         let joins = set.joining.is_some_and(|joining| joining.vssd == vssd.0);
-        let is_past = || {
-            set.wanted() > 1 && self.is_past(node.0, records) && !self.is_renewed(vssd.0, node.0)
-                || self.is_before(set, vssd.0, node.0)
-        };
-        let is_past = !joins && is_past();
+        let is_past = || self.is_past(node.0, records) && !self.is_renewed(vssd.0, node.0);
+        let is_past = !joins && set.wanted() > 1 && is_past();
+        let has_missed = || !joins && self.is_before(set, vssd.0, node.0);
         let cause = self.cause(now, vssd.0, node.0, joins);
         let is_behind = || {
             let known = self.generation(vssd.0, node.0);
@@ -448,6 +448,7 @@ impl Heal {
         cause
             .or(is_stranger.then_some(Cause::Stranger))
             .or(is_past.then_some(Cause::Past))
+            .or_else(|| has_missed().then_some(Cause::Before))
             .or_else(|| is_behind().then_some(Cause::Behind))
     }
 
