@@ -120,6 +120,8 @@ gateway
 "$SWITCHYARD" volume delete three --yes --control "http://$control" >/dev/null
 await_state degraded
 compare
+"$SWITCHYARD" volume create four --size 8MiB --control "http://$control" >/dev/null || fail "no volume is made on the other nodes"
+"$SWITCHYARD" volume delete four --yes --control "http://$control" >/dev/null
 # It is told at once, or, if the node's later start was seen first, when the node is asked for a copy.
 for (( i = 0; i < 200; i++ )); do
     "$SWITCHYARD" events --json --control "http://$control" >"$work/events"

@@ -375,7 +375,7 @@ fn a_copy_that_was_expelled_takes_the_place_of_a_member_that_is_lost() {
     assert_ne!(state, Some(host::gateway::VolumeState::Ready));
     for vssd in [4, 7] {
         // The other set has its member on node 2 first.
-        let forced = records.force_copy(VssdId(vssd));
+        let forced = records.force_copy(VssdId(vssd), false);
         assert_eq!(forced.is_ok(), vssd == 4);
     }
     records.volumes[0].sets.truncate(1);

@@ -12,7 +12,7 @@ use thiserror::Error;
 pub enum ForceError {
     /// No set has expelled it.
     #[error(
-        "vSSD {0} is no copy that a set has expelled, or that joins one, and no member of a set that has changed: `switchyard registry show` names these"
+        "vSSD {0} is no copy that a set has expelled, or that joins one: `switchyard registry show` names these. For a member on an image of the past, say so with --restored"
     )]
     NotExpelled(u32),
     /// Its volume is being deleted.
@@ -39,12 +39,13 @@ pub struct Forced {
 }
 
 impl Snapshot {
-    /// Lets a set go on with a copy that it has expelled, or that joins it, as the only one. The others count as expelled. They join again when
+    /// Lets a set go on with a copy that it has expelled, or that joins it, as the only one; if `restored`, with a member whose medium is an
+    /// image of the past. The others count as expelled. They join again when
     /// they are back, and yield.
     ///
     /// # Errors
     /// It cannot be done, and nothing is changed.
-    pub fn force_copy(&mut self, vssd: VssdId) -> Result<Forced, ForceError> {
+    pub fn force_copy(&mut self, vssd: VssdId, restored: bool) -> Result<Forced, ForceError> {
         if self.exchanging().next().is_some() {
             return Err(ForceError::Exchange);
         }
@@ -55,8 +56,7 @@ impl Snapshot {
                     vssd: new.vssd,
                     node: new.node,
                 });
-                // A member may be on an image of the past, and then no gateway opens it by itself.
-                let members = set.replicas.iter().filter(|_| set.settled > 0);
+                let members = set.replicas.iter().filter(|_| restored);
                 let left = set
                     .expelled
                     .iter()
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn an_expelled_copy_takes_the_place_of_all_members() {
         let mut records = records();
-        let forced = records.force_copy(VssdId(1)).expect("it is expelled");
+        let forced = records.force_copy(VssdId(1), false).expect("it is expelled");
         assert_eq!((forced.pages, forced.node), ((8, 8), NodeId(1)));
         assert_eq!(forced.given_up, [(VssdId(2), NodeId(2))]);
         assert!(!forced.is_mixed);
@@ -154,7 +154,7 @@ mod tests {
     fn a_member_on_an_image_of_the_past_goes_on_alone() {
         let mut records = records();
         records.volumes[0].sets[1].settled = 1;
-        let forced = records.force_copy(VssdId(2)).expect("its set has changed");
+        let forced = records.force_copy(VssdId(2), true).expect("it is a member");
         assert_eq!(forced.given_up, []);
         let set = &records.volumes[0].sets[1];
         assert_eq!((set.settled, set.generation), (0, 2), "it is opened as it is");
@@ -172,7 +172,7 @@ mod tests {
             replaces: 0,
             moves: false,
         });
-        assert!(records.force_copy(VssdId(1)).expect("it joins").is_mixed);
+        assert!(records.force_copy(VssdId(1), false).expect("it joins").is_mixed);
         assert_eq!(records.volumes[0].sets[1].joining, None);
     }
 
@@ -181,7 +181,7 @@ mod tests {
         let before = records();
         for vssd in [2, 3, 9] {
             let mut records = before.clone();
-            let refused = records.force_copy(VssdId(vssd));
+            let refused = records.force_copy(VssdId(vssd), false);
             assert_eq!(refused, Err(ForceError::NotExpelled(vssd)));
             assert_eq!(records, before);
         }

@@ -99,7 +99,7 @@ impl Asker {
             }
         }
         bail!(Failure::Uncheckable(format!(
-            "the node at {} does not answer: start it, and a ToR of its rack, by which it answers",
+            "the node at {} does not answer: start it, and a ToR of its rack, by which it answers. A node whose program does not know the rack's level lists nothing, either: give it a new one",
             self.node
         )))
     }

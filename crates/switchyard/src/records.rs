@@ -77,6 +77,9 @@ enum Command {
         /// Give up what only the other copies hold
         #[arg(long)]
         accept_loss: bool,
+        /// The vSSD is a member, and its medium an image of the past that is to be taken as it is
+        #[arg(long)]
+        restored: bool,
         /// Do it although the records name a gateway that leads: it was killed, and is not running
         #[arg(long)]
         force: bool,
@@ -138,8 +141,9 @@ pub fn run(args: RecordsArgs) -> anyhow::Result<()> {
             vssd,
             at,
             accept_loss,
+            restored,
             force,
-        } => force_copy(&at.registry, VssdId(vssd), accept_loss, force),
+        } => force_copy(&at.registry, (VssdId(vssd), restored), accept_loss, force),
         Command::Rebuild(args) => {
             let nodes = args.nodes.iter().map(|&(node, addr)| inventory::ask(node, addr));
             made_again(&nodes.collect::<Result<Vec<_>, _>>()?, args)
@@ -235,19 +239,27 @@ fn refuse_lead(stored: Option<&Snapshot>, force: bool) -> anyhow::Result<()> {
 }
 
 /// Lets a set go on with an expelled copy, or says what that would lose.
-fn force_copy(place: &Place, vssd: VssdId, accept_loss: bool, force: bool) -> anyhow::Result<()> {
-    let forced = place.load()?.force_copy(vssd)?;
+fn force_copy(
+    place: &Place,
+    (vssd, restored): (VssdId, bool),
+    accept_loss: bool,
+    force: bool,
+) -> anyhow::Result<()> {
+    let forced = place.load()?.force_copy(vssd, restored)?;
     let (first, pages) = forced.pages;
     let given_up: Vec<String> = (forced.given_up.iter())
         .map(|(vssd, node)| format!("vSSD {} on node {}", vssd.0, node.0))
         .collect();
+    let given_up = match given_up.is_empty() {
+        true => "none".into(),
+        false => given_up.join(", "),
+    };
     println!(
-        "volume `{}`, bytes {} to {}: the copy on node {} takes the place of {}.",
+        "volume `{}`, bytes {} to {}: the copy on node {} takes the place of {given_up}.",
         forced.volume,
         first * PAGE_BYTES as u64,
         (first + u64::from(pages)) * PAGE_BYTES as u64,
         forced.node.0,
-        given_up.join(", ")
     );
     println!("What was written there since the copy was expelled is lost, also what was flushed.");
     if forced.is_mixed {
@@ -261,7 +273,7 @@ fn force_copy(place: &Place, vssd: VssdId, accept_loss: bool, force: bool) -> an
     place.restore(|stored| {
         refuse_lead(stored.as_ref(), force)?;
         let mut next = stored.context("the registry has no records")?;
-        if next.force_copy(vssd)? != forced {
+        if next.force_copy(vssd, restored)? != forced {
             bail!(Failure::InUse(
                 "the records have changed meanwhile: look again".into()
             ));

@@ -17,6 +17,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Census {
     asked: Option<Instant>,
+    /// One that was left out for its medium.
+    foreign: Option<NodeId>,
 }
 
 impl Census {
@@ -42,20 +44,18 @@ impl Census {
         Ok(nodes)
     }
 
-    /// The same, to place vSSDs: without the nodes that are being drained. Nothing is placed beside vSSDs of another rack: the switch knows vSSDs by their numbers, which each rack
-    /// gives by itself.
+    /// The same, to place vSSDs: without the nodes that are being drained, and those with vSSDs of another rack. The switch knows vSSDs by
+    /// their numbers, which each rack gives by itself.
     pub fn ask_to_place(&mut self, sight: &Sight) -> Result<Vec<NodeAnswer>, Step> {
         let nodes = self.ask(sight)?;
         let own = sight.records.rack;
-        let is_foreign = |node: &&NodeAnswer| {
+        let is_foreign = |node: &NodeAnswer| {
             let racks = node.last.iter().flat_map(|(_, status)| &status.racks);
             !own.is_nil() && racks.into_iter().any(|&rack| rack != own)
         };
-        if let Some(node) = nodes.iter().find(is_foreign) {
-            return Err(Step::Finish(Err(Refusal::ForeignNode(node.node))));
-        }
-        let stays = |node: &NodeAnswer| !sight.records.goes(node.node.0);
-        Ok(nodes.into_iter().filter(stays).collect())
+        self.foreign = nodes.iter().find(|node| is_foreign(node)).map(|node| node.node);
+        let takes = |node: &NodeAnswer| !sight.records.goes(node.node.0) && !is_foreign(node);
+        Ok(nodes.into_iter().filter(takes).collect())
     }
 
     /// Asks anew.
@@ -135,12 +135,13 @@ pub(super) fn place_within(
     next: &mut Snapshot,
     has_time: bool,
 ) -> Result<Vec<SetRecord>, Step> {
-    place_on(nodes, space, next).map_err(|error| match error {
-        PlacementError::TooFewNodes { .. } if has_time => {
+    place_on(nodes, space, next).map_err(|error| match (error, census.foreign) {
+        (_, Some(node)) => Step::Finish(Err(Refusal::ForeignNode(node))),
+        (PlacementError::TooFewNodes { .. }, None) if has_time => {
             census.again();
             Step::Wait(super::job::LATER)
         }
-        error => Step::Finish(Err(Refusal::NoRoom(error))),
+        (error, None) => Step::Finish(Err(Refusal::NoRoom(error))),
     })
 }
 

@@ -346,7 +346,7 @@ fn reason(code: Code) -> &'static str {
         }
         Code::OtherSet => "it is part of another volume or set: the node's medium is an image from elsewhere",
         Code::Past => {
-            "its node has a medium of before the set's members changed last: put the node's own medium back, or go on with a copy that is left, as `switchyard registry force-copy` does"
+            "its node has a medium of before the set's members changed last: put the node's own medium back, or go on with what is left by `switchyard registry force-copy`"
         }
         Code::Refused => "the node has it with another size or other replicas",
         _ => "the node refuses it",
