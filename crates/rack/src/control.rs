@@ -240,9 +240,13 @@ impl Config {
         part::refusal(version, self.mark(), self.membership.generation)
     }
 
-    /// True if it is of before a membership that all members knew. What yields to others may be of before.
-    pub fn is_before(&self, settled: u32, open: &Open) -> bool {
-        self.membership.generation < settled && !open.terms.yields
+    /// Why it cannot be opened so. The version field names the generation that all members knew; what yields to others may be of before.
+    pub fn refusal_of_open(&self, settled: Version, open: &Open) -> Option<Code> {
+        let is_before = u64::from(self.membership.generation) < settled.0;
+        match self.is_of_other_set(open) {
+            true => Some(Code::OtherSet),
+            false => (is_before && !open.terms.yields).then_some(Code::Past),
+        }
     }
 
     /// Takes the part as the gateway tells it: the size, or the place of the vSSD, may have changed. True if it has.

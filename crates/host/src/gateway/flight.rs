@@ -393,10 +393,7 @@ impl Flight {
             }
             // Of a medium from elsewhere the healing hears by the node's status, and the switch by this very answer.
             Code::Busy | Code::NoVssd | Code::OtherSet | Code::Past => {
-                if header.code == Code::Past {
-                    let (volume, set) = (operation.volume, operation.set);
-                    self.open_past(now, volume, set, header.vssd);
-                }
+                self.open_past(now, slot, header);
                 self.ask_later(now, slot);
                 return None;
             }
@@ -487,10 +484,15 @@ impl Flight {
         sooner(&mut self.scan_at, operation.again_at);
     }
 
-    /// A member has answered as an image of the past. It is opened, and refuses that as well: so the volume tells of it, and
-    /// the next start of the node is asked again.
+    /// A member that has answered as an image of the past is opened, and refuses that as well: so the volume tells of it, and the
+    /// next start of the node is asked again.
     #[cold]
-    fn open_past(&mut self, now: Instant, volume: u32, number: usize, vssd: VssdId) {
+    fn open_past(&mut self, now: Instant, slot: u32, answer: &Header) {
+        if answer.code != Code::Past {
+            return;
+        }
+        let (operation, vssd) = (&self.operations[slot], answer.vssd);
+        let (volume, number) = (operation.volume, operation.set);
         let record = &self.volumes[volume].record;
         let (owner, set) = (Owner::Volume(record.volume()), &record.sets[number]);
         let member = set.vssds().find(|(member, _)| *member == vssd);

@@ -606,16 +606,9 @@ impl Node {
         if !slot.unit.fence(&header) {
             return self.answer(&header, Code::Superseded);
         }
-        if slot.unit.identity().config.is_of_other_set(&open) {
-            return self.answer(&header, Code::OtherSet);
-        }
-        if slot
-            .unit
-            .identity()
-            .config
-            .is_before(header.version.0 as u32, &open)
-        {
-            return self.answer(&header, Code::Past);
+        let config = &slot.unit.identity().config;
+        if let Some(code) = config.refusal_of_open(header.version, &open) {
+            return self.answer(&header, code);
         }
         // One that an earlier version has made belongs to the rack, and is part of the set, that opens it.
         let is_claimed = slot.unit.config_mut().claim(&open, self.config.id);
