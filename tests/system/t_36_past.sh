@@ -13,11 +13,11 @@ gateway() {
 }
 stop() { kill -TERM "${pids[$1]}"; wait "${pids[$1]}" || fail "$1 stopped with $?"; }
 states() { "$SWITCHYARD" volume list --json --control "http://$control" | jq -r '[.[] | .name + "=" + .state] | join(" ")'; }
-# await_states STATES: within 40 seconds.
+# await_states PATTERN: within 40 seconds.
 await_states() {
     local i
     for (( i = 0; i < 400; i++ )); do
-        [[ $(states) == "$1" ]] && return 0
+        [[ $(states) == $1 ]] && return 0
         sleep 0.1
     done
     fail "the volumes are $(states) instead of $1"
@@ -90,21 +90,14 @@ for id in 1 2; do
 done
 gateway
 # Both copies of one volume are of the past. It fails if one of them was expelled meanwhile, and else goes on.
-await_others() {
-    local i
-    for (( i = 0; i < 400; i++ )); do
-        [[ $(states) =~ ^a=(ready|failed)\ b=ready\ c=ready$ ]] && return 0
-        sleep 0.1
-    done
-    fail "the volumes are $(states)"
-}
-await_others
+others="a=@(ready|failed) b=ready c=ready"
+await_states "$others"
 count() { "$SWITCHYARD" events --json --control "http://$control" | grep -c "$1" || true; }
 sleep 2
 before=$(count member-expelled)
 sleep 8
 (( $(count member-expelled) == before )) || fail "members are expelled again and again"
-await_others
+await_states "$others"
 for name in a b c; do
     [[ $(states) =~ $name=ready ]] || continue
     nbdcopy "$(uri_of $name)" "$work/out.img"

@@ -39,9 +39,8 @@ pub struct Forced {
 }
 
 impl Snapshot {
-    /// Lets a set go on with a copy that it has expelled, or that joins it, as the only one; if `restored`, with a member whose medium is an
-    /// image of the past. The others count as expelled. They join again when
-    /// they are back, and yield.
+    /// Lets a set go on with a copy that it has expelled, or that joins it, as the only one. If `restored`, the copy may be a member, whose
+    /// medium is an image of the past. The others count as expelled. They join again when they are back, and yield.
     ///
     /// # Errors
     /// It cannot be done, and nothing is changed.

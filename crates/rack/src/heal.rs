@@ -864,8 +864,8 @@ impl Heal {
         }
     }
 
-    /// Notes the starts of nodes. Of a node whose medium is an image of the past, when its members are expelled from all sets in which one of
-    /// the present stays: what was restored as a whole goes on. A medium from elsewhere says nothing of the node's own one.
+    /// Notes the starts of nodes. A node whose medium is an image of the past has to wait until no set has a member there beside one of the
+    /// present. So what was restored as a whole goes on. A medium from elsewhere says nothing of the node's own one.
     fn note_boots(&mut self, next: &mut Snapshot) {
         let heard = self.nodes.iter().filter(|(_, node)| node.roll().is_some());
         let own = heard.filter(|(id, node)| next.has_node(**id) && !node.is_elsewhere(next.rack));

@@ -50,7 +50,7 @@ pub fn mark_of(set: Uuid) -> u32 {
     }
 }
 
-/// What names a set of which every replica knows a generation; 0 for a set without an identity.
+/// Names a set of which every replica knows this generation; 0 for a set without an identity.
 pub fn mark_since(set: Uuid, settled: u32) -> u32 {
     match mark_of(set) {
         0 => 0,

@@ -48,17 +48,17 @@ impl Changes {
             let Some(known) = flight.volumes[index].record.sets.get_mut(number) else {
                 break;
             };
-            if set.generation <= known.generation {
-                if set.settled != known.settled {
-                    known.settled = set.settled;
-                    flight.set(index, number).mark = mark_since(set.identity, set.settled);
-                }
+            let is_known = set.generation <= known.generation;
+            match is_known {
+                true => known.settled = set.settled,
+                false => *known = set.clone(),
+            }
+            flight.set(index, number).mark = mark_since(set.identity, set.settled);
+            if is_known {
                 continue;
             }
             self.0
                 .retain(|change| (change.volume, change.set) != (id, number));
-            *known = set.clone();
-            flight.set(index, number).mark = mark_since(set.identity, set.settled);
             flight.control.cancel(Owner::Change(id, number));
             let members: Vec<VssdId> = set.vssds().map(|(vssd, _)| vssd).chain(departed(set)).collect();
             let change = Change {

@@ -484,8 +484,8 @@ impl Flight {
         sooner(&mut self.scan_at, operation.again_at);
     }
 
-    /// A member that has answered as an image of the past is opened, and refuses that as well: so the volume tells of it, and the
-    /// next start of the node is asked again.
+    /// Opens a member that has answered as an image of the past. It refuses that as well. So the volume tells of it, and the gateway asks
+    /// the node again after its next start.
     #[cold]
     fn open_past(&mut self, now: Instant, slot: u32, answer: &Header) {
         if answer.code != Code::Past {
