@@ -7,6 +7,7 @@ use base::{
     Addr, BlockError, BlockOp, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, SectorRange,
     VolumeId,
 };
+use host::gateway::VolumeState;
 use host::{Gateway, GatewayConfig, Input, Output};
 use rack::control::Intent;
 use rack::registry::{ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
@@ -166,6 +167,25 @@ fn a_new_lead_touches_no_page_before_the_node_has_kept_that_it_leads() {
     );
     assert!(gateway.led().is_empty());
     assert_eq!(drain(&mut gateway).1, [(2, Some(BlockError::Elsewhere))]);
+}
+
+/// bug: a volume stayed `failed` after its gateway had started anew while it was created. cause: a node refused, late, what the start before
+/// had asked, and this start had given the number to the opening. fix: an answer is one to its session only.
+#[test]
+fn a_refusal_of_what_an_earlier_start_asked_says_nothing_of_this_one() {
+    let pool = Pool::new(64, 512);
+    let mut gateway = gateway(&pool);
+    gateway.serve(Instant::ZERO, 7, &snapshot());
+    let open = drain(&mut gateway).0;
+    let stale = Header {
+        session: 3,
+        ..open[0].reply(Code::Superseded)
+    };
+    gateway.handle(Instant::ZERO, Input::Packet(Packet::bare(stale)));
+    assert_eq!(gateway.volume_state(VOLUME), Some(VolumeState::Opening));
+    let answer = Packet::bare(open[0].reply(Code::SoftOrOk));
+    gateway.handle(Instant::ZERO, Input::Packet(answer));
+    assert_eq!(gateway.volume_state(VOLUME), Some(VolumeState::Ready));
 }
 
 #[test]
