@@ -40,11 +40,10 @@ fn a_vssd_of_another_rack_is_neither_opened_nor_deleted() {
     assert_eq!(ask(&mut world, Op::Open, OURS), Code::SoftOrOk);
     for _ in 0..2 {
         assert_eq!(ask(&mut world, Op::Open, THEIRS), Code::Foreign);
-        assert_eq!(
-            ask(&mut world, Op::Delete, THEIRS),
-            Code::SoftOrOk,
-            "theirs is not here"
-        );
+        assert_eq!(ask(&mut world, Op::Delete, THEIRS), Code::Foreign);
+        let record = emit_rack(THEIRS);
+        let code = world.ask(Op::Delete, VssdId(4), record);
+        assert_eq!(code, Code::Foreign, "it may be on the medium that belongs here");
         assert_eq!(world.node.units().count(), 1);
         world.drain();
         world = World::start(world.medium);

@@ -216,4 +216,7 @@ fn a_request_for_another_set_is_refused() {
             "{op:?} of an earlier version"
         );
     }
+    let [ours, theirs] = [2, 9 << 28].map(|set| marked(mark_of(Uuid::from_u128(set)), 0));
+    assert_eq!(answer(Op::Delete, theirs), Code::OtherSet);
+    assert_eq!(answer(Op::Delete, ours), Code::SoftOrOk);
 }

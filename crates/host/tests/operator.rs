@@ -12,7 +12,7 @@ use rack::control::{NodeStatus, Open, Roll};
 use rack::heal::Rules;
 use rack::nodes::NodeError;
 use rack::placement::Isolation;
-use rack::registry::{Durability, RegistryError, SetRecord, Snapshot};
+use rack::registry::{Durability, RegistryError, ReplicaRecord, SetRecord, Snapshot};
 use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
@@ -188,6 +188,14 @@ impl Rack {
         fits
     }
 
+    /// A node starts with its own medium, after it had something else in the place of this replica.
+    fn right_medium(&mut self, replica: ReplicaRecord) {
+        let node = self.nodes.get_mut(&replica.node).expect("it has a copy");
+        node.strangers.remove(&replica.vssd);
+        node.vssds.insert(replica.vssd);
+        node.boot += 1;
+    }
+
     fn answer(&mut self, packet: &Packet) -> Option<Packet> {
         let header = packet.header;
         let (&id, _) = self
@@ -213,8 +221,11 @@ impl Rack {
                     (false, false) => Code::NoVssd,
                 }
             }
+            Op::Delete if node.strangers.contains(&header.vssd.0) => {
+                assert_ne!(header.version.0 >> 32, 0, "it names the set");
+                Code::OtherSet
+            }
             Op::Delete => {
-                node.strangers.remove(&header.vssd.0);
                 node.vssds.remove(&header.vssd.0);
                 Code::SoftOrOk
             }
@@ -856,8 +867,38 @@ fn a_volume_opens_without_a_copy_that_is_something_else_and_the_copy_is_made_ane
             rack.nodes[&lost.node].strangers.contains(&lost.vssd),
             "it is left alone"
         );
-        assert!(rack.stored.leftovers.is_empty(), "{:?}", rack.stored.leftovers);
+        assert!(rack.stored.leftovers.iter().eq([&set.left(lost)]));
+        rack.right_medium(lost);
+        rack.run(LONG, None);
+        assert!(
+            !rack.nodes[&lost.node].vssds.contains(&lost.vssd),
+            "it is deleted"
+        );
+        assert_eq!(rack.stored.leftovers, []);
     }
+}
+
+/// bug: a volume was deleted while a node had another medium. When its own one was back, the node had a vSSD that no record named. cause: the
+/// node said that it had deleted the vSSD. fix: it refuses, and is asked again when it has the right medium.
+#[test]
+fn what_a_node_refuses_to_delete_is_deleted_when_it_has_its_own_medium_back() {
+    let mut rack = Rack::healing(Plan::default(), Some(Rules::default()));
+    rack.command(1, new_volume("a"));
+    let set = rack.stored.volumes[0].sets[0].clone();
+    let lost = set.replicas[1];
+    let node = rack.nodes.get_mut(&lost.node).expect("it has a copy");
+    node.vssds.remove(&lost.vssd);
+    node.strangers.insert(lost.vssd);
+    let gone = rack.command(2, Command::Delete { name: "a".into() });
+    assert!(matches!(gone, Some(Ok(_))), "{gone:?}");
+    assert_eq!(rack.stored.volumes, []);
+    assert_eq!(rack.stored.leftovers, [set.left(lost)]);
+    rack.run(LONG, None);
+    assert!(rack.nodes[&lost.node].strangers.contains(&lost.vssd));
+    rack.right_medium(lost);
+    rack.run(LONG, None);
+    assert!(!rack.nodes[&lost.node].vssds.contains(&lost.vssd));
+    assert_eq!(rack.stored.leftovers, []);
 }
 
 /// Nothing of the set is left then: whatever is there is not served, and the records stay as they are until the right media are back.

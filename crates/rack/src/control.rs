@@ -422,10 +422,15 @@ pub struct NodeStatus {
     pub erase_count_mean: f64,
 }
 
+/// True if what is known to belong to racks belongs to others than this one.
+pub fn is_of_other_rack(racks: &[Uuid], rack: Uuid) -> bool {
+    !rack.is_nil() && !racks.is_empty() && !racks.contains(&rack)
+}
+
 impl NodeStatus {
     /// True if all that the node has belongs to other racks than this one: its medium is from elsewhere.
     pub fn is_of_other_rack(&self, rack: Uuid) -> bool {
-        !rack.is_nil() && !self.racks.is_empty() && !self.racks.contains(&rack)
+        is_of_other_rack(&self.racks, rack)
     }
 
     /// Its program.

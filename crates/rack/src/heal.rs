@@ -27,13 +27,14 @@
 //! - A node with a stranger gets no copies before it has started anew, with the right medium perhaps. Any other
 //!   member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
 //!   [`Rules::rebuild_after`], another node gets a new copy.
-//! - An expelled vSSD is deleted when its set has all copies. A stranger is not.
+//! - An expelled vSSD is deleted when its set has all copies. A node deletes nothing in its place that is of another set. What is to be
+//!   deleted on a node whose medium is another rack's waits for the right medium.
 
 use crate::charge::Charge;
 use crate::control::{NodeStatus, Roll};
 use crate::exchange::ChangeState;
 use crate::moves;
-use crate::registry::{JoiningRecord, LeavingRecord, ReplicaRecord, SetRecord, Snapshot};
+use crate::registry::{JoiningRecord, LeavingRecord, LeftRecord, ReplicaRecord, SetRecord, Snapshot};
 use crate::room::{Rooms, Site, promised};
 use base::event::Kind;
 use base::{Duration, Instant, NodeId, VolumeId, VssdId};
@@ -209,6 +210,8 @@ pub struct Heal {
     without_room: BTreeSet<(u32, usize)>,
     /// vSSDs that join, since when.
     joining: BTreeMap<u32, Instant>,
+    /// What is to be deleted: since when that is known, and the first answer of its node since.
+    left: BTreeMap<u32, (Instant, Option<Instant>)>,
     /// Nodes that were drained, as told.
     drained: BTreeSet<u8>,
     /// When the members of a set changed last.
@@ -232,6 +235,7 @@ impl Heal {
             degraded: BTreeMap::new(),
             without_room: BTreeSet::new(),
             joining: BTreeMap::new(),
+            left: BTreeMap::new(),
             drained: BTreeSet::new(),
             changed_at: now,
             told: Vec::new(),
@@ -303,9 +307,11 @@ impl Heal {
     }
 
     /// vSSDs that are to be deleted, on nodes that answer and have them.
-    pub fn discards<'a>(&'a self, records: &'a Snapshot) -> impl Iterator<Item = (VssdId, NodeId)> + 'a {
-        let left = records.leftovers.iter().filter(|left| self.is_here(left));
-        left.map(|left| (VssdId(left.vssd), NodeId(left.node)))
+    pub fn discards<'a>(&'a self, records: &'a Snapshot) -> impl Iterator<Item = LeftRecord> + 'a {
+        let is_here = |left: &&LeftRecord| {
+            self.has(left.node, left.vssd) && !self.is_elsewhere(left.node, records.rack)
+        };
+        records.leftovers.iter().filter(is_here).copied()
     }
 
     /// The records that are to be stored, if they are to be changed. `state` tells how far the changes of a set are.
@@ -326,7 +332,7 @@ impl Heal {
         let mut rooms = self.rooms(now, &next);
         self.join(now, &mut next, charge, &mut rooms);
         self.move_members(now, &mut next, charge, &mut rooms);
-        self.tidy(&mut next, charge);
+        self.tidy(now, &mut next, charge);
         if charge.rack {
             self.note_boots(&mut next);
         }
@@ -442,9 +448,8 @@ impl Heal {
             let known = self.generation(vssd.0, node.0);
             !set.is_changing() && known.is_some_and(|known| known < set.generation)
         };
-        let known = self.nodes.get(&node.0);
-        let is_elsewhere = || known.is_some_and(|known| known.is_elsewhere(records.rack));
-        let is_stranger = !joins && (self.strangers.contains(&vssd.0) || is_elsewhere());
+        let is_stranger = || self.strangers.contains(&vssd.0) || self.is_elsewhere(node.0, records.rack);
+        let is_stranger = !joins && is_stranger();
         cause
             .or(is_stranger.then_some(Cause::Stranger))
             .or(is_past.then_some(Cause::Past))
@@ -519,6 +524,12 @@ impl Heal {
         boot.is_some() && self.strange.get(&id).copied() == boot
     }
 
+    /// True if a node answers, and its medium is another rack's.
+    fn is_elsewhere(&self, node: u8, rack: Uuid) -> bool {
+        let node = self.nodes.get(&node);
+        node.is_some_and(|node| node.is_elsewhere(rack))
+    }
+
     /// True if a node answers in time.
     fn answers(&self, node: u8) -> bool {
         let node = self.nodes.get(&node);
@@ -532,8 +543,11 @@ impl Heal {
 
     /// True if the node answers and has the vSSD.
     fn is_here(&self, replica: &ReplicaRecord) -> bool {
-        self.roll(replica.node)
-            .is_some_and(|roll| roll.here.contains(&replica.vssd))
+        self.has(replica.node, replica.vssd)
+    }
+
+    fn has(&self, node: u8, vssd: u32) -> bool {
+        self.roll(node).is_some_and(|roll| roll.here.contains(&vssd))
     }
 
     /// True if a replica has what was flushed, as far as its node says.
@@ -623,7 +637,7 @@ impl Heal {
             let mut left = Vec::new();
             if let Some(leaving) = set.leaving.take_if(|leaving| self.is_lost(leaving.vssd)) {
                 let (vssd, node) = (leaving.vssd, leaving.node);
-                left.push(ReplicaRecord { vssd, node });
+                left.push(set.left(ReplicaRecord { vssd, node }));
                 set.note_expelled(&[vssd], leaving.was_primary);
             }
             if deletes {
@@ -631,8 +645,8 @@ impl Heal {
                     .replicas
                     .iter()
                     .partition(|r: &&ReplicaRecord| self.is_silent(r.vssd));
-                left.extend::<Vec<ReplicaRecord>>(gone);
                 set.replicas = stay;
+                left.extend(Vec::into_iter(gone).map(|replica| set.left(replica)));
             }
             next.leftovers.extend(left);
         }
@@ -648,8 +662,9 @@ impl Heal {
         let own = next.growing.iter_mut();
         let own = own.filter(|growth| (charge.leads)(VolumeId(growth.volume)));
         for set in own.flat_map(|growth| &mut growth.sets) {
+            let silent: Vec<ReplicaRecord> = set.replicas.extract_if(.., |r| is_silent(r)).collect();
             next.leftovers
-                .extend(set.replicas.extract_if(.., |replica| is_silent(replica)));
+                .extend(silent.into_iter().map(|replica| set.left(replica)));
         }
     }
 
@@ -890,7 +905,7 @@ impl Heal {
     }
 
     /// Expelled vSSDs of a set that has all copies are nobody's; those that a node does not have are forgotten.
-    fn tidy(&self, next: &mut Snapshot, charge: Charge) {
+    fn tidy(&mut self, now: Instant, next: &mut Snapshot, charge: Charge) {
         let mut left = Vec::new();
         let own = next.volumes.iter_mut();
         for volume in own.filter(|volume| (charge.leads)(volume.volume())) {
@@ -902,11 +917,27 @@ impl Heal {
                 }
             }
         }
-        next.leftovers.retain(|left| {
-            let roll = self.roll(left.node).filter(|_| charge.rack);
-            roll.is_none_or(|roll| roll.here.contains(&left.vssd))
-        });
+        let rack = next.rack;
+        next.leftovers
+            .retain(|left| !(charge.rack && self.is_deleted(now, left, rack)));
         next.leftovers.append(&mut left);
+        let is_left = |vssd: &u32| next.leftovers.iter().any(|left| left.vssd == *vssd);
+        self.left.retain(|vssd, _| is_left(vssd));
+    }
+
+    /// True if the node has its own medium, and what was to be deleted is not there. Its first answer may be to a question of before.
+    fn is_deleted(&mut self, now: Instant, left: &LeftRecord, rack: Uuid) -> bool {
+        let (since, first) = *self.left.entry(left.vssd).or_insert((now, None));
+        let node = self.nodes.get(&left.node).filter(|node| node.roll().is_some());
+        let Some(heard) = node.and_then(|node| node.heard).filter(|heard| *heard > since) else {
+            return false;
+        };
+        if first.is_none() {
+            self.left.insert(left.vssd, (since, Some(heard)));
+        }
+        first.is_some_and(|first| heard > first)
+            && !self.has(left.node, left.vssd)
+            && !self.is_elsewhere(left.node, rack)
     }
 }
 

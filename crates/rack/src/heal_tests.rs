@@ -53,6 +53,11 @@ fn here(vssd: u32) -> Roll {
     }
 }
 
+fn left_on(node: u8, vssd: u32) -> LeftRecord {
+    let set = Uuid::nil();
+    LeftRecord { vssd, node, set }
+}
+
 /// A rack of three nodes, of which the third has nothing.
 struct World {
     heal: Heal,
@@ -147,7 +152,7 @@ fn a_silent_primary_is_expelled_after_a_second_and_a_copy_is_made_after_a_minute
     world.rolls[0] = Some(here(1));
     world.pass(64_400, 65_000);
     let left: Vec<_> = world.heal.discards(&world.records).collect();
-    assert_eq!(left, [(VssdId(1), NodeId(1))]);
+    assert_eq!(left, [left_on(1, 1)]);
     world.rolls[0] = Some(Roll::default());
     world.pass(65_000, 65_400);
     assert_eq!(world.records.leftovers, []);
@@ -481,7 +486,7 @@ fn a_growth_does_not_wait_for_a_lost_node() {
     world.rolls[2] = None;
     world.pass(3_000, 4_600);
     assert_eq!(world.records.growing[0].sets[0].replicas, [replica(3, 2)]);
-    assert_eq!(world.records.leftovers, [replica(4, 3)]);
+    assert_eq!(world.records.leftovers, [left_on(3, 4)]);
 }
 
 /// Bug: two nodes died within a second, and what the first one had was expelled when only the second one could have gone on. Cause:
@@ -506,7 +511,7 @@ fn of_two_nodes_that_die_shortly_after_each_other_none_is_expelled() {
 #[test]
 fn what_is_to_be_deleted_is_not_forgotten_for_an_answer_of_before() {
     let mut world = World::new();
-    let left = ReplicaRecord { vssd: 8, node: 3 };
+    let left = left_on(3, 8);
     world.records.leftovers = vec![left];
     world.heal = Heal::new(at(5_000), Rules::default());
     world
@@ -518,7 +523,7 @@ fn what_is_to_be_deleted_is_not_forgotten_for_an_answer_of_before() {
     world.rolls[2] = Some(here(8));
     world.pass(5_600, 6_000);
     let discards: Vec<_> = world.heal.discards(&world.records).collect();
-    assert_eq!(discards, [(VssdId(8), NodeId(3))]);
+    assert_eq!(discards, [left]);
     world.rolls[2] = Some(Roll::default());
     world.pass(6_000, 6_400);
     assert_eq!(world.records.leftovers, []);
@@ -563,6 +568,42 @@ fn something_else_in_the_place_of_a_member_is_told_expelled_and_not_deleted() {
         "it is somebody else's"
     );
     assert!(world.set().expelled.is_empty() && world.records.leftovers.is_empty());
+}
+
+/// Bug: a member's medium was exchanged for another rack's, its copy was made elsewhere, and the right medium kept the old one for ever. Cause: a
+/// stranger was never deleted, and a node that did not have the vSSD counted as one that had deleted it. Fix: the set is named, and a medium
+/// from elsewhere says nothing.
+#[test]
+fn what_is_to_be_deleted_waits_for_the_right_medium() {
+    let (ours, theirs) = (Uuid::from_u128(7), Uuid::from_u128(8));
+    let mut world = World::new();
+    world.records.rack = ours;
+    world.records.volumes[0].sets[0].identity = Uuid::from_u128(9);
+    world.racks = [vec![ours], vec![ours], vec![ours]];
+    world.pass(0, 1_000);
+    (world.racks[0], world.boots[0], world.rolls[0]) = (vec![theirs], (8, 9), Some(here(5)));
+    world.pass(1_000, 70_000);
+    assert_eq!(world.set().joining.map(|joining| joining.node), Some(3));
+    (world.state, world.rolls[2]) = (ChangeState::Joined, Some(here(3)));
+    world.pass(70_000, 70_400);
+    world.state = ChangeState::Done;
+    world.pass(70_400, 80_000);
+    assert_eq!(world.replicas(), [2, 3]);
+    let left = LeftRecord {
+        set: Uuid::from_u128(9),
+        ..left_on(1, 1)
+    };
+    assert_eq!(world.records.leftovers, [left]);
+    // Theirs may have the number, too.
+    world.rolls[0] = Some(here(1));
+    world.pass(80_000, 81_000);
+    assert_eq!(world.heal.discards(&world.records).count(), 0);
+    (world.racks[0], world.boots[0]) = (vec![ours], (1, 2));
+    world.pass(81_000, 82_000);
+    assert!(world.heal.discards(&world.records).eq([left]));
+    world.rolls[0] = Some(Roll::default());
+    world.pass(82_000, 82_400);
+    assert_eq!(world.records.leftovers, []);
 }
 
 #[test]

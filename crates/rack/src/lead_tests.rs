@@ -317,7 +317,11 @@ fn leftovers_are_deleted_in_a_session_above_that_of_their_lead() {
     rack.stored.volumes[0].lead.as_mut().unwrap().session = 90;
     rack.stored.last_session = 90;
     rack.stored.volumes.clear();
-    rack.stored.leftovers = vec![crate::registry::ReplicaRecord { vssd: 1, node: 1 }];
+    rack.stored.leftovers = vec![crate::registry::LeftRecord {
+        vssd: 1,
+        node: 1,
+        set: Default::default(),
+    }];
     rack.look(100, 0);
     assert_eq!(rack.stored.lead.as_ref().unwrap().session, 91);
     let stores = rack.stores;

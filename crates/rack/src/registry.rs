@@ -30,6 +30,27 @@ pub struct ReplicaRecord {
     pub node: u8,
 }
 
+impl From<(VssdId, NodeId)> for ReplicaRecord {
+    fn from((vssd, node): (VssdId, NodeId)) -> Self {
+        Self {
+            vssd: vssd.0,
+            node: node.0,
+        }
+    }
+}
+
+/// A vSSD that is to be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftRecord {
+    /// The vSSD's number.
+    pub vssd: u32,
+    /// The node that has it.
+    pub node: u8,
+    /// The set that it was of, if that had an identity: a node deletes nothing else of the number.
+    #[serde(default, skip_serializing_if = "Uuid::is_nil")]
+    pub set: Uuid,
+}
+
 /// A vSSD that joins a set: to take a replica's place ([`crate::exchange`], [`crate::moves`]), or as one replica more
 /// ([`crate::heal`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,11 +200,19 @@ impl SetRecord {
     }
 
     /// The vSSDs that were expelled, and are the set's to delete.
-    pub fn left_behind(&self) -> Vec<ReplicaRecord> {
-        let expelled = self.expelled.iter().copied();
-        expelled
-            .filter(|left| !self.strangers.contains(&left.vssd))
+    pub fn left_behind(&self) -> Vec<LeftRecord> {
+        let is_safe = |left: &&ReplicaRecord| !self.identity.is_nil() || !self.strangers.contains(&left.vssd);
+        self.expelled
+            .iter()
+            .filter(is_safe)
+            .map(|left| self.left(*left))
             .collect()
+    }
+
+    /// A vSSD of the set that is to be deleted.
+    pub fn left(&self, ReplicaRecord { vssd, node }: ReplicaRecord) -> LeftRecord {
+        let set = self.identity;
+        LeftRecord { vssd, node, set }
     }
 
     /// The joining vSSD takes the place that it was made for, and the one that has it leaves.
@@ -443,7 +472,7 @@ pub struct Snapshot {
     pub boots: BTreeMap<u8, u32>,
     /// vSSDs that are nobody's any more, on nodes that were away. They are deleted when their nodes answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub leftovers: Vec<ReplicaRecord>,
+    pub leftovers: Vec<LeftRecord>,
     /// Sets that volumes are to grow by. A start deletes these vSSDs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub growing: Vec<GrowthRecord>,
@@ -532,13 +561,25 @@ impl Snapshot {
         self.growing.iter().find(|growth| growth.volume == id.0)
     }
 
-    /// Removes a volume whose vSSDs are deleted. Those that were expelled are left, on nodes that may be away.
-    pub fn remove_volume(&mut self, id: VolumeId) {
-        if let Some(record) = self.volume_of(id) {
-            let expelled = record.sets.iter().flat_map(SetRecord::left_behind);
-            let expelled: Vec<ReplicaRecord> = expelled.collect();
-            self.leftovers.extend(expelled);
-        }
+    /// Removes a volume whose vSSDs are deleted, but for the kept ones. These are left over, as are those that were expelled: they are on
+    /// nodes that may be away.
+    pub fn remove_volume(&mut self, id: VolumeId, kept: &[VssdId]) {
+        let grown = self
+            .growth_of(id)
+            .map(|growth| &growth.sets[..])
+            .unwrap_or_default();
+        let made = self
+            .volume_of(id)
+            .map(|record| &record.sets[..])
+            .unwrap_or_default();
+        let sets = || made.iter().chain(grown);
+        let of_set = |set: &SetRecord| {
+            let all = set.vssds().filter(|(vssd, _)| kept.contains(vssd));
+            let kept = all.map(|member| set.left(member.into()));
+            kept.chain(set.left_behind()).collect::<Vec<_>>()
+        };
+        let left: Vec<LeftRecord> = sets().flat_map(of_set).collect();
+        self.leftovers.extend(left);
         self.volumes.retain(|volume| volume.id != id.0);
         self.growing.retain(|growth| growth.volume != id.0);
         self.deleting.retain(|deleting| *deleting != id.0);

@@ -1,13 +1,13 @@
 //! Members move where somebody wants them to be, in a model of nodes that do at once what the records ask for.
 
 use base::event::Kind;
-use base::{Addr, Instant, NodeId, VssdId};
+use base::{Addr, Instant, NodeId};
 use rack::control::{NodeStatus, Roll};
 use rack::exchange::ChangeState;
 use rack::heal::{Heal, Rules};
 use rack::moves::{progress, stuck};
 use rack::nodes::NodeError;
-use rack::registry::{ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
+use rack::registry::{LeftRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use rack::room::{Rooms, Site};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -282,7 +282,14 @@ fn a_node_with_copies_is_not_removed_and_one_that_is_silent_only_if_others_have_
     world.run(5);
     assert_eq!(progress(&world.records, 2).members, 0, "{:?}", world.records);
     world.records.remove_node(2, true).unwrap();
-    assert_eq!(world.records.leftovers, [ReplicaRecord { vssd: 2, node: 2 }]);
+    assert_eq!(
+        world.records.leftovers,
+        [LeftRecord {
+            vssd: 2,
+            node: 2,
+            set: Default::default()
+        }]
+    );
     // It comes back by a mistake: nobody minds, and what it had is deleted when it belongs to the rack again.
     world.away.clear();
     world.run(2);
@@ -294,7 +301,7 @@ fn a_node_with_copies_is_not_removed_and_one_that_is_silent_only_if_others_have_
     world.heal.asked([NodeId(2)].into_iter());
     let (now, status) = (Instant::from_nanos(world.now * 1_000_000), world.status(2));
     world.heal.answered(now, NodeId(2), now, &status);
-    assert_eq!(left(&world), [(VssdId(2), NodeId(2))]);
+    assert_eq!(left(&world), world.records.leftovers);
 }
 
 #[test]

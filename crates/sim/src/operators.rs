@@ -280,10 +280,12 @@ impl Operators {
             return true;
         };
         let roll = status.roll.clone().unwrap_or_default();
-        let is_left = |left: &ReplicaRecord| left.node == node && roll.here.contains(&left.vssd);
-        let may_return = |left: &ReplicaRecord| is_left(left) && !roll.failed.contains(&left.vssd);
+        let is_here = |(on, vssd): (u8, u32)| on == node && roll.here.contains(&vssd);
+        let may_return =
+            |left: &ReplicaRecord| is_here((left.node, left.vssd)) && !roll.failed.contains(&left.vssd);
         let site = Site::new(node, status, stored.rack, true);
-        stored.leftovers.iter().any(is_left)
+        let mut leftovers = stored.leftovers.iter();
+        leftovers.any(|left| is_here((left.node, left.vssd)))
             || set.expelled.iter().any(may_return)
             || Rooms::new([site]).fits(stored, set, node)
     }

@@ -817,11 +817,12 @@ impl RackFleet {
             .chain(growing.flat_map(|growth| &growth.sets));
         // What was expelled may join again, or is still to be deleted.
         let lefts = sets.clone().flat_map(|set| &set.expelled);
-        let lefts = lefts.chain(&self.operators.stored().leftovers);
+        let leftovers = self.operators.stored().leftovers.iter();
+        let lefts = lefts.map(|left| left.vssd).chain(leftovers.map(|left| left.vssd));
         let known: Vec<VssdId> = sets
             .flat_map(SetRecord::vssds)
             .map(|(vssd, _)| vssd)
-            .chain(lefts.map(|left| VssdId(left.vssd)))
+            .chain(lefts.map(VssdId))
             .collect();
         for (host, up) in hosts.iter().enumerate() {
             let Some(RackHost::Node(node)) = up.filter(|_| !self.rolled_back.contains(&host)) else {

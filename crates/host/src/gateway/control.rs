@@ -6,8 +6,8 @@ use rack::control::{Intent, NodeStatus, Open, Roll, Terms, emit_rack};
 use rack::heal::is_refused_as_stranger;
 use rack::level::Software;
 use rack::membership::{Member, Membership};
-use rack::part::Part;
-use rack::registry::SetRecord;
+use rack::part::{Part, mark_of, marked};
+use rack::registry::{LeftRecord, SetRecord};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
@@ -41,8 +41,8 @@ struct Ask {
     node: NodeId,
     op: Op,
     record: Vec<u8>,
-    /// The generation that the vSSD must know to be opened; 0: any.
-    settled: u32,
+    /// Which vSSD is meant. Of an opening: the generation that it must know, 0 for any. Of a deletion: the mark of its set.
+    version: Version,
     /// In which it is asked.
     session: u32,
     /// There is no other way: one that is refused is asked again, too.
@@ -213,7 +213,7 @@ impl Control {
             node,
             op,
             record,
-            settled: 0,
+            version: Version(0),
             session: self.session_of(owner),
             insists: false,
             is_taken: false,
@@ -259,25 +259,21 @@ impl Control {
             },
             part,
         };
-        self.ask(now, owner, vssd, node, Op::Open, open.emit()).settled = set.settled;
+        self.ask(now, owner, vssd, node, Op::Open, open.emit()).version = Version(set.settled.into());
     }
 
     /// Deletes a vSSD.
-    pub fn delete(&mut self, now: Instant, owner: Owner, (vssd, node): (VssdId, NodeId)) {
+    pub fn delete(&mut self, now: Instant, owner: Owner, left: LeftRecord) {
         let record = emit_rack(self.rack);
-        self.ask(now, owner, vssd, node, Op::Delete, record);
+        let (vssd, node) = (VssdId(left.vssd), NodeId(left.node));
+        self.ask(now, owner, vssd, node, Op::Delete, record).version = marked(mark_of(left.set), 0);
     }
 
     /// Deletes the vSSDs whose nodes are known.
-    pub fn delete_known(
-        &mut self,
-        now: Instant,
-        owner: Owner,
-        vssds: impl Iterator<Item = (VssdId, NodeId)>,
-    ) {
-        for (vssd, node) in vssds {
-            if self.addr(node) != Addr::NONE {
-                self.delete(now, owner, (vssd, node));
+    pub fn delete_known(&mut self, now: Instant, owner: Owner, vssds: impl Iterator<Item = LeftRecord>) {
+        for left in vssds {
+            if self.addr(NodeId(left.node)) != Addr::NONE {
+                self.delete(now, owner, left);
             }
         }
     }
@@ -354,6 +350,12 @@ impl Control {
     pub fn failure(&self, owner: Owner) -> Option<(VssdId, Code)> {
         let failure = self.failures.iter().find(|failure| failure.0 == owner);
         failure.map(|&(_, vssd, code)| (vssd, code))
+    }
+
+    /// vSSDs of which what is asked for this was refused.
+    pub fn refused(&self, owner: Owner) -> impl Iterator<Item = VssdId> {
+        let failures = self.failures.iter().filter(move |failure| failure.0 == owner);
+        failures.map(|(_, vssd, _)| *vssd)
     }
 
     /// True if a vSSD that is asked for this does not exist.
@@ -448,7 +450,7 @@ impl Control {
             self.failures
                 .retain(|failure| (failure.0, failure.1) != (ask.owner, ask.vssd));
             let again = self.ask(now, ask.owner, ask.vssd, node, ask.op, ask.record);
-            again.settled = ask.settled;
+            again.version = ask.version;
         }
     }
 
@@ -489,7 +491,7 @@ impl Control {
                     request: ask.number,
                     target: known.map_or(Addr::NONE, |known| known.addr),
                     session: ask.session,
-                    version: Version(ask.settled.into()),
+                    version: ask.version,
                     lba: match ask.op {
                         Op::Status => self.level.into(),
                         _ => 0,

@@ -38,14 +38,14 @@ pub use tors::TorAnswer;
 pub use volumes::VolumeState;
 
 use base::event::{self, Lead};
-use base::{Addr, Instant, NodeId, Pool, VolumeId, VssdId};
+use base::{Addr, Instant, NodeId, Pool, VolumeId};
 use change::Changes;
 use control::Owner;
 use flight::Flight;
 use hdrhistogram::Histogram;
 use peers::Peers;
 use rack::exchange::ChangeState;
-use rack::registry::VolumeRecord;
+use rack::registry::{LeftRecord, VolumeRecord};
 use rack::uplink::Uplink;
 use traffic::Traffic;
 
@@ -142,7 +142,7 @@ impl Gateway {
     }
 
     /// Has vSSDs deleted that are nobody's any more.
-    pub fn discard(&mut self, now: Instant, leftovers: Vec<(VssdId, NodeId)>) {
+    pub fn discard(&mut self, now: Instant, leftovers: Vec<LeftRecord>) {
         let control = &mut self.traffic.flight.control;
         control.cancel(Owner::Leftovers);
         control.delete_known(now, Owner::Leftovers, leftovers.into_iter());

@@ -92,7 +92,9 @@ impl Gateway {
         let flight = &mut self.traffic.flight;
         flight.control.cancel(Owner::Growth(record.volume()));
         flight.control.cancel(Owner::Volume(record.volume()));
-        let vssds = record.vssds().map(|(vssd, node, _)| (vssd, node));
+        let vssds = record
+            .vssds()
+            .map(|(vssd, node, set)| set.left((vssd, node).into()));
         flight
             .control
             .delete_known(now, Owner::Volume(record.volume()), vssds);
@@ -103,6 +105,15 @@ impl Gateway {
     pub fn is_gone(&self, id: VolumeId) -> bool {
         let flight = &self.traffic.flight;
         flight.find(id).is_none() && !flight.control.is_pending(Owner::Volume(id))
+    }
+
+    /// vSSDs of a volume that is deleted which nodes have refused to delete: these are latched, or have the medium of another rack.
+    pub fn kept(&self, id: VolumeId) -> Vec<VssdId> {
+        let flight = &self.traffic.flight;
+        match self.is_gone(id) {
+            true => flight.control.refused(Owner::Volume(id)).collect(),
+            false => Vec::new(),
+        }
     }
 
     /// State of a volume, `None` if it is not open.

@@ -27,7 +27,7 @@ use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{Addr, Device, Instant, Machine, MediaDone, MediaKind, NodeId, Pool, VssdId, time::earliest};
 use flash::{GcMode, Isolation, OpenError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdEntry};
-use rack::control::{Config, Intent, Lead, NodeStatus, Open, Roll, parse_rack};
+use rack::control::{Config, Intent, Lead, NodeStatus, Open, Roll, is_of_other_rack, parse_rack};
 use rack::level::Levels;
 use rack::pace::{Cap, Pace};
 use rack::scrub::{self, Scrub};
@@ -710,9 +710,8 @@ impl Node {
 
     #[cold]
     fn delete_vssd(&mut self, now: Instant, header: Header, rack: Uuid) {
-        if self.is_foreign(header.vssd, rack) {
-            // The one that is asked for is not here.
-            return self.answer(&header, Code::SoftOrOk);
+        if let Some(code) = self.refusal_of_delete(&header, rack) {
+            return self.answer(&header, code);
         }
         let unit = |index: &u32| self.units.slots[*index as usize].as_ref().map(|slot| &slot.unit);
         let known = self.units.index.get(&header.vssd.0);
@@ -743,11 +742,16 @@ impl Node {
         }
     }
 
-    /// True if there is a vSSD of this number that belongs to another rack.
-    fn is_foreign(&self, vssd: VssdId, rack: Uuid) -> bool {
-        let entry = self.ssd.vssds().iter().find(|entry| entry.id == vssd);
-        let config = entry.and_then(|entry| Config::parse(&entry.config));
-        config.is_some_and(|config| config.is_foreign_to(rack))
+    /// Why the vSSD that is to be deleted is not here: it is on the medium that belongs here.
+    fn refusal_of_delete(&self, header: &Header, rack: Uuid) -> Option<Code> {
+        let entry = self.ssd.vssds().iter().find(|entry| entry.id == header.vssd);
+        let Some(config) = entry.and_then(|entry| Config::parse(&entry.config)) else {
+            return is_of_other_rack(&self.racks(), rack).then_some(Code::Foreign);
+        };
+        match config.is_foreign_to(rack) {
+            true => Some(Code::Foreign),
+            false => config.refusal(header.version),
+        }
     }
 
     fn remember_deleted(&mut self, vssd: VssdId) {

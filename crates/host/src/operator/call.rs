@@ -7,7 +7,7 @@ use base::event::Lead;
 use base::{Addr, Instant, NodeId, VolumeId, VssdId};
 use rack::exchange::ChangeState;
 use rack::lead::Seen;
-use rack::registry::{SetRecord, Snapshot, VolumeRecord};
+use rack::registry::{LeftRecord, SetRecord, Snapshot, VolumeRecord};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 use wire::rack::Code;
@@ -68,7 +68,7 @@ pub enum Call {
     /// Do what the `joining` and `leaving` of these records ask for.
     Change(Vec<VolumeRecord>),
     /// Have these vSSDs deleted, which are nobody's.
-    Discard(Vec<(VssdId, NodeId)>),
+    Discard(Vec<LeftRecord>),
     /// Flush every volume, and close it.
     Close,
     /// Tell how these volumes are, and the nodes' answers if they are wanted.
@@ -122,6 +122,8 @@ pub struct VolumeView {
     pub state: Option<VolumeState>,
     /// It is closed, and no node is asked for anything of it.
     pub is_gone: bool,
+    /// vSSDs of it that nodes have not deleted, as these have said.
+    pub kept: Vec<VssdId>,
     /// How far the changes of its sets' members are; of none if it is not open.
     pub changes: Vec<ChangeState>,
     /// A node has not answered what the volume's growth asks for.
@@ -184,6 +186,7 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
         id,
         state: gateway.volume_state(id),
         is_gone: gateway.is_gone(id),
+        kept: gateway.kept(id),
         changes: gateway.change_states(id),
         growth_is_pending: gateway.growth_is_pending(id),
         growth_failure: gateway.growth_failure(id),

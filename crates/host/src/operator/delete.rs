@@ -94,13 +94,13 @@ impl Delete {
             return Step::Look;
         };
         let everything = everything_of(sight, record);
-        // Those whose nodes are lost are deleted when these are back (`rack::heal`).
+        // Those whose nodes are lost, or refuse, are deleted when these are back (`rack::heal`).
         let vssds = everything.vssds().count();
         if self.asked.replace(vssds) != Some(vssds) {
             return Step::Call(Call::Delete(Box::new(everything)));
         }
         if seen.is_gone {
-            return sight.change(|next| next.remove_volume(id));
+            return sight.change(|next| next.remove_volume(id, &seen.kept));
         }
         if !sight.is_awaited {
             return Step::Wait(BACKGROUND);

@@ -120,8 +120,8 @@ pub fn sample() -> Snapshot {
 mod tests {
     use super::*;
     use rack::registry::{
-        Durability, ExpellingRecord, GatewayRecord, JoiningRecord, LeadRecord, ReplicaRecord, SetRecord,
-        VolumeRecord,
+        Durability, ExpellingRecord, GatewayRecord, JoiningRecord, LeadRecord, LeftRecord, ReplicaRecord,
+        SetRecord, VolumeRecord,
     };
     use uuid::Uuid;
 
@@ -176,7 +176,11 @@ mod tests {
                 sets: vec![set],
             }],
             boots: [(1, 100)].into(),
-            leftovers: vec![replica(9, 2)],
+            leftovers: vec![LeftRecord {
+                vssd: 9,
+                node: 2,
+                set: Uuid::nil(),
+            }],
             removed: vec![4],
             deleting: vec![1],
             ..sample()
