@@ -66,6 +66,24 @@ for how in serves starts; do
     rm -rf "$work"/node? "$work/old1" "$work/registry" "$work/gateway"
 done
 
+echo "· a single copy, and its node with an empty medium"
+node 1
+node 2
+gateway
+"$SWITCHYARD" volume create a --size 4MiB --replicas 1 --control "http://$control" >/dev/null
+put 1
+on=$("$SWITCHYARD" volume list --json --control "http://$control" | jq '.[0].sets[0].replicas[0].node')
+stop "node$on"
+node "$on" empty
+await_states "a=failed"
+"$SWITCHYARD" volume list --json --control "http://$control" | grep -q "medium was replaced or lost" || fail "the volume does not say why"
+stop "node$on"
+node "$on"
+await_states "a=ready"
+holds 1
+for part in gateway node1 node2; do stop "$part"; done
+rm -rf "$work"/node? "$work/empty" "$work/registry" "$work/gateway"
+
 echo "· two nodes of three come back with images of the past"
 nodes+=(--node "3=$(udp 3)")
 for id in 1 2 3; do node $id; done

@@ -185,6 +185,13 @@ struct Lost {
     generation: u32,
 }
 
+impl Lost {
+    /// One answer may be of before the member was made.
+    fn is_certain(&self) -> bool {
+        self.cause.sure_after().is_zero() || self.seen > self.since
+    }
+}
+
 /// The healing of a rack.
 #[derive(Debug)]
 pub struct Heal {
@@ -288,11 +295,21 @@ impl Heal {
 
     /// Members that do not serve. One answer of a node says little of it: it may be of before the member was made.
     pub fn absent(&self) -> impl Iterator<Item = VssdId> {
-        let is_certain = |lost: &Lost| lost.cause.sure_after().is_zero() || lost.seen > lost.since;
-        let lost = self.lost.iter().filter(move |(_, lost)| is_certain(lost));
+        let lost = self.lost.iter().filter(|(_, lost)| lost.is_certain());
         let idle = self.idle.iter().filter(|(_, (since, seen))| seen > since);
         let all = lost.map(|(vssd, _)| vssd).chain(idle.map(|(vssd, _)| vssd));
         all.map(|vssd| VssdId(*vssd))
+    }
+
+    /// Members of which nothing is on their nodes, though these answer, and why.
+    pub fn gone(&self) -> impl Iterator<Item = (VssdId, Code)> {
+        let code = |(&vssd, lost): (&u32, &Lost)| match lost.cause {
+            Cause::Missing => Some((VssdId(vssd), Code::NoVssd)),
+            Cause::Stranger => Some((VssdId(vssd), Code::OtherSet)),
+            _ => None,
+        };
+        let lost = self.lost.iter().filter(|(_, lost)| lost.is_certain());
+        lost.filter_map(code)
     }
 
     /// Volumes of which a set lacks a copy that no node has room for that answers.

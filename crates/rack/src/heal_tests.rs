@@ -752,3 +752,23 @@ fn what_has_joined_on_an_image_of_the_past_stays() {
     assert_eq!(world.told(), Vec::<&str>::new());
     assert!(world.records.volumes[0].sets[1].is_whole());
 }
+
+#[test]
+fn what_is_not_on_its_node_is_told_and_why() {
+    let mut world = World::new();
+    world.records.volumes[0].sets[0].replicas.truncate(1);
+    world.pass(0, 1_000);
+    assert_eq!(world.heal.gone().count(), 0);
+    world.rolls[0] = Some(Roll::default());
+    world.pass(1_000, 1_800);
+    assert!(world.heal.gone().eq([(VssdId(1), Code::NoVssd)]));
+    world.rolls[0] = None;
+    world.pass(1_800, 4_000);
+    assert_eq!(world.heal.gone().count(), 0, "its node may have it");
+    assert!(world.heal.absent().eq([VssdId(1)]));
+    world.rolls[0] = Some(here(1));
+    world.heal.strangers([VssdId(1)].into_iter());
+    world.pass(4_000, 4_400);
+    assert!(world.heal.gone().eq([(VssdId(1), Code::OtherSet)]));
+    assert_eq!(world.replicas(), [1]);
+}

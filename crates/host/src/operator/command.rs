@@ -123,6 +123,8 @@ pub enum Done {
         serves: bool,
         /// Members of sets that do not serve, as far as this gateway knows.
         absent: Vec<VssdId>,
+        /// Those of them of which nothing is on their nodes, and why.
+        gone: Vec<(VssdId, Code)>,
         /// Volumes of which a set lacks a copy that no node has room for that answers.
         without_room: Vec<VolumeId>,
         /// Parts for which the rack's next level waits, as far as this gateway knows.

@@ -9,6 +9,7 @@ use rack::charge::Charge;
 use rack::exchange::ChangeState;
 use rack::heal::{Heal, Rules};
 use rack::registry::{Snapshot, VolumeRecord};
+use wire::rack::Code;
 
 /// vSSDs that are nobody's are asked to be deleted this often.
 const DISCARD_EVERY: Duration = Duration::from_secs(5);
@@ -48,6 +49,11 @@ impl Healing {
     /// Members of sets that do not serve.
     pub fn absent(&self) -> Vec<VssdId> {
         self.heal.absent().collect()
+    }
+
+    /// Members of which nothing is on their nodes, and why.
+    pub fn gone(&self) -> Vec<(VssdId, Code)> {
+        self.heal.gone().collect()
     }
 
     /// Volumes of which a set lacks a copy that no node has room for.

@@ -240,6 +240,7 @@ impl Work {
                 records: Box::new(sight.records.clone()),
                 serves: sight.leadership.is_some_and(Leading::leads_rack),
                 absent: healing.map_or(Vec::new(), Healing::absent),
+                gone: healing.map_or(Vec::new(), Healing::gone),
                 without_room: healing.map_or(Vec::new(), Healing::without_room),
                 waits_for: waits_for.to_vec(),
             })),

@@ -9,13 +9,16 @@ use crate::control::api::{self, Create};
 use base::{Duration, VolumeId, VssdId};
 use host::gateway::VolumeState;
 use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
-use rack::registry::{Durability, SetRecord, Snapshot, VolumeRecord};
+use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use uuid::Uuid;
+use wire::rack::Code;
 
 /// Sets of the rack lack something.
 pub(super) struct Ills {
     /// Members that do not serve.
     absent: Vec<VssdId>,
+    /// Those of them of which nothing is on their nodes, and why.
+    gone: Vec<(VssdId, Code)>,
     /// Volumes of which a set lacks a copy that no node has room for that answers.
     without_room: Vec<VolumeId>,
 }
@@ -27,9 +30,17 @@ impl Part {
             Done::Records {
                 records,
                 absent,
+                gone,
                 without_room,
                 ..
-            } => Ok((records, Ills { absent, without_room })),
+            } => {
+                let ills = Ills {
+                    absent,
+                    gone,
+                    without_room,
+                };
+                Ok((records, ills))
+            }
             other => unreachable!("the operator answers what was asked: {other:?}"),
         }
     }
@@ -58,10 +69,13 @@ impl Part {
             self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
         let (state, problem) = match state {
             _ if records.is_deleting(id) => ("deleting", None),
-            Some(VolumeState::Ready) if record.ready => match redundancy(record, ills) {
-                None => ("ready", None),
-                lacks => ("degraded", lacks),
-            },
+            Some(VolumeState::Ready) if record.ready => {
+                match (lost(record, ills), redundancy(record, ills)) {
+                    (Some(problem), _) => ("failed", Some(problem.to_string())),
+                    (None, None) => ("ready", None),
+                    (None, lacks) => ("degraded", lacks),
+                }
+            }
             Some(VolumeState::Ready | VolumeState::Opening) => ("opening", None),
             Some(VolumeState::Failed(vssd, code)) => {
                 let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
@@ -194,6 +208,15 @@ fn serving(set: &SetRecord, absent: &[VssdId]) -> usize {
 }
 
 /// The copies that a volume lacks, and what is done about it.
+/// A set of which nothing is left on any node.
+fn lost(record: &VolumeRecord, ills: &Ills) -> Option<VssdProblem> {
+    let gone = |replica: &ReplicaRecord| ills.gone.iter().find(|(vssd, _)| vssd.0 == replica.vssd);
+    let is_lost = |set: &&SetRecord| set.replicas.iter().all(|replica| gone(replica).is_some());
+    let set = record.sets.iter().find(is_lost)?;
+    let (vssd, code) = set.replicas.first().and_then(gone)?;
+    Some(VssdProblem::new(&record.name, &record.sets, *vssd, *code))
+}
+
 fn redundancy(record: &VolumeRecord, ills: &Ills) -> Option<String> {
     let absent = &ills.absent;
     let lacks = |set: &&SetRecord| serving(set, absent) < set.wanted() || set.expelling.is_some();
