@@ -585,6 +585,15 @@ impl Snapshot {
         self.deleting.retain(|deleting| *deleting != id.0);
     }
 
+    /// The sets of volumes that were made, or are being deleted, with volume and index.
+    pub fn made_sets(&self) -> impl Iterator<Item = (VolumeId, usize, &SetRecord)> {
+        let is_made = |volume: &&VolumeRecord| volume.ready || self.is_deleting(volume.volume());
+        self.volumes.iter().filter(is_made).flat_map(|volume| {
+            let sets = volume.sets.iter().enumerate();
+            sets.map(|(index, set)| (volume.volume(), index, set))
+        })
+    }
+
     /// True for a volume that is being deleted.
     pub fn is_deleting(&self, id: VolumeId) -> bool {
         self.deleting.contains(&id.0)

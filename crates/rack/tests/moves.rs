@@ -121,10 +121,10 @@ impl World {
         self.now += 200;
         let now = Instant::from_nanos(self.now * 1_000_000);
         let known: Vec<u8> = self.records.nodes.iter().map(|node| node.id).collect();
-        self.heal.asked(known.iter().map(|&id| NodeId(id)));
+        self.heal.members_mut().asked(known.iter().map(|&id| NodeId(id)));
         for id in known.into_iter().filter(|id| !self.away.contains(id)) {
             let status = self.status(id);
-            self.heal.answered(now, NodeId(id), now, &status);
+            self.heal.members_mut().answered(now, NodeId(id), now, &status);
         }
         let before = self.copies();
         let records = self.records.clone();
@@ -298,9 +298,9 @@ fn a_node_with_copies_is_not_removed_and_one_that_is_silent_only_if_others_have_
     world.nodes.get_mut(&2).unwrap().insert(2);
     let left = |world: &World| world.heal.discards(&world.records).collect::<Vec<_>>();
     world.now += 200;
-    world.heal.asked([NodeId(2)].into_iter());
+    world.heal.members_mut().asked([NodeId(2)].into_iter());
     let (now, status) = (Instant::from_nanos(world.now * 1_000_000), world.status(2));
-    world.heal.answered(now, NodeId(2), now, &status);
+    world.heal.members_mut().answered(now, NodeId(2), now, &status);
     assert_eq!(left(&world), world.records.leftovers);
 }
 

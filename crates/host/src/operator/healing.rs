@@ -48,12 +48,12 @@ impl Healing {
 
     /// Members of sets that do not serve.
     pub fn absent(&self) -> Vec<VssdId> {
-        self.heal.absent().collect()
+        self.heal.members().absent().collect()
     }
 
     /// Members of which nothing is on their nodes, and why.
     pub fn gone(&self) -> Vec<(VssdId, Code)> {
-        self.heal.gone().collect()
+        self.heal.members().gone().collect()
     }
 
     /// Volumes of which a set lacks a copy that no node has room for.
@@ -77,14 +77,16 @@ impl Healing {
         };
         for node in &view.nodes {
             if let Some((at, status)) = &node.last {
-                self.heal.answered(now, node.node, *at, status);
+                self.heal.members_mut().answered(now, node.node, *at, status);
             }
         }
-        self.heal.strangers(view.strangers.iter().copied());
-        self.heal.past(view.past.iter().copied());
+        self.heal.members_mut().strangers(view.strangers.iter().copied());
+        self.heal.members_mut().past(view.past.iter().copied());
         if now >= self.ask_at {
             self.ask_at = now + self.heal.rules().ask_every;
-            self.heal.asked(view.nodes.iter().map(|node| node.node));
+            self.heal
+                .members_mut()
+                .asked(view.nodes.iter().map(|node| node.node));
             return Step::Call(Call::AskNodes);
         }
         let state = |id: VolumeId, set: usize| {

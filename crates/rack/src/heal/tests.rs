@@ -1,6 +1,7 @@
 //! Tests of the healing, on a rack of three nodes that answer or do not.
 
 use super::*;
+use crate::control::NodeStatus;
 use crate::registry::{GrowthRecord, VolumeRecord};
 
 fn at(ms: u64) -> Instant {
@@ -95,7 +96,7 @@ impl World {
     /// Asks every 200 ms, and stores what is to be stored.
     fn pass(&mut self, from: u64, to: u64) {
         for now in (from..to).step_by(200) {
-            self.heal.asked([1, 2, 3].map(NodeId).into_iter());
+            self.heal.members_mut().asked([1, 2, 3].map(NodeId).into_iter());
             for (node, roll) in (1..).zip(&self.rolls) {
                 if let Some(roll) = roll {
                     let (before, boot) = self.boots[usize::from(node) - 1];
@@ -107,6 +108,7 @@ impl World {
                         ..status(node, roll.clone())
                     };
                     self.heal
+                        .members_mut()
                         .answered(at(now + 1), NodeId(node), at(now + 1), &status);
                 }
             }
@@ -164,7 +166,7 @@ fn a_silent_primary_is_expelled_after_a_second_and_a_copy_is_made_after_a_minute
 #[test]
 fn a_member_that_is_missing_or_catches_up_is_absent_when_its_node_has_said_so_twice() {
     let mut world = World::new();
-    let absent = |world: &World| world.heal.absent().collect::<Vec<_>>();
+    let absent = |world: &World| world.heal.members().absent().collect::<Vec<_>>();
     world.pass(0, 1_000);
     assert_eq!(absent(&world), []);
     let joining = Roll {
@@ -516,6 +518,7 @@ fn what_is_to_be_deleted_is_not_forgotten_for_an_answer_of_before() {
     world.heal = Heal::new(at(5_000), Rules::default());
     world
         .heal
+        .members_mut()
         .answered(at(5_000), NodeId(3), at(1_000), &status(3, Roll::default()));
     world.rolls[2] = None;
     world.pass(5_000, 5_600);
@@ -532,7 +535,7 @@ fn what_is_to_be_deleted_is_not_forgotten_for_an_answer_of_before() {
 #[test]
 fn something_else_in_the_place_of_a_member_is_told_expelled_and_not_deleted() {
     let mut world = World::new();
-    world.heal.strangers([VssdId(1)].into_iter());
+    world.heal.members_mut().strangers([VssdId(1)].into_iter());
     world.pass(0, 400);
     assert_eq!(
         (world.replicas(), world.set().strangers.clone()),
@@ -540,7 +543,7 @@ fn something_else_in_the_place_of_a_member_is_told_expelled_and_not_deleted() {
     );
     assert_eq!(world.told(), ["copy-foreign", "member-expelled"]);
     // The gateway does not open it any more.
-    world.heal.strangers([].into_iter());
+    world.heal.members_mut().strangers([].into_iter());
     world.pass(400, 10_000);
     assert_eq!(world.set().joining, None, "it is what it is");
     // Its node may have the right medium now.
@@ -610,7 +613,7 @@ fn what_is_to_be_deleted_waits_for_the_right_medium() {
 fn something_else_in_the_place_of_a_member_is_not_expelled_if_nobody_stays() {
     let mut world = World::new();
     world.rolls[1] = None;
-    world.heal.strangers([VssdId(1)].into_iter());
+    world.heal.members_mut().strangers([VssdId(1)].into_iter());
     world.pass(0, 120_000);
     assert_eq!(world.replicas(), [1, 2]);
 }
@@ -673,13 +676,13 @@ fn nothing_joins_a_member_of_the_past() {
     world.pass(2_000, 3_400);
     assert_eq!(world.replicas(), [1]);
     (world.boots[0], world.rolls[1]) = ((0, 9), Some(here(2)));
-    world.heal.past([VssdId(1)].into_iter());
+    world.heal.members_mut().past([VssdId(1)].into_iter());
     world.pass(3_400, 100_000);
     assert_eq!((world.replicas(), world.set().joining), (vec![1], None));
-    assert_eq!(world.heal.absent().collect::<Vec<_>>(), [VssdId(1)]);
+    assert_eq!(world.heal.members().absent().collect::<Vec<_>>(), [VssdId(1)]);
     assert_eq!(world.records.boots[&1], 1, "its own medium is expected");
     world.boots[0] = (1, 10);
-    world.heal.past([].into_iter());
+    world.heal.members_mut().past([].into_iter());
     world.pass(100_000, 101_000);
     assert_eq!(world.set().joining.map(|joining| joining.vssd), Some(2));
 }
@@ -740,7 +743,7 @@ fn what_has_joined_on_an_image_of_the_past_stays() {
     world.rolls = rolls.map(Some);
     world.pass(0, 2_000);
     (world.boots[0], world.boots[1]) = ((0, 9), (0, 9));
-    world.heal.past([VssdId(1), VssdId(2)].into_iter());
+    world.heal.members_mut().past([VssdId(1), VssdId(2)].into_iter());
     world.pass(2_000, 4_000);
     assert!(world.records.volumes[0].sets[1].joining.is_some());
     world.state = ChangeState::Joined;
@@ -758,17 +761,17 @@ fn what_is_not_on_its_node_is_told_and_why() {
     let mut world = World::new();
     world.records.volumes[0].sets[0].replicas.truncate(1);
     world.pass(0, 1_000);
-    assert_eq!(world.heal.gone().count(), 0);
+    assert_eq!(world.heal.members().gone().count(), 0);
     world.rolls[0] = Some(Roll::default());
     world.pass(1_000, 1_800);
-    assert!(world.heal.gone().eq([(VssdId(1), Code::NoVssd)]));
+    assert!(world.heal.members().gone().eq([(VssdId(1), Code::NoVssd)]));
     world.rolls[0] = None;
     world.pass(1_800, 4_000);
-    assert_eq!(world.heal.gone().count(), 0, "its node may have it");
-    assert!(world.heal.absent().eq([VssdId(1)]));
+    assert_eq!(world.heal.members().gone().count(), 0, "its node may have it");
+    assert!(world.heal.members().absent().eq([VssdId(1)]));
     world.rolls[0] = Some(here(1));
-    world.heal.strangers([VssdId(1)].into_iter());
+    world.heal.members_mut().strangers([VssdId(1)].into_iter());
     world.pass(4_000, 4_400);
-    assert!(world.heal.gone().eq([(VssdId(1), Code::OtherSet)]));
+    assert!(world.heal.members().gone().eq([(VssdId(1), Code::OtherSet)]));
     assert_eq!(world.replicas(), [1]);
 }
