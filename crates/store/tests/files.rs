@@ -164,6 +164,30 @@ fn what_is_older_than_it_was_durably_is_refused() {
     }
 }
 
+/// bug: `run` said that a log which SQLite had removed was older than before, as in a backup. cause: no file has the change time 0, which is
+/// before every date. fix: only what is there is compared with its date.
+#[test]
+fn a_file_that_is_missing_is_not_called_older() {
+    let description = Description {
+        path: b"/d/a".to_vec(),
+        identity: identity(8, 1),
+        since_ns: 50,
+        ..Description::default()
+    };
+    let evidence = Evidence {
+        present: Present::Nothing,
+        cache: Some(2),
+        is_mounted: true,
+        changed_ns: 0,
+        directory_changed_ns: 200,
+    };
+    let fate = description.fate(&evidence, Claim { until_ns: 100 });
+    assert!(
+        matches!(fate, Fate::Refuse(why) if why.contains("missing")),
+        "{fate:?}"
+    );
+}
+
 #[test]
 fn a_file_whose_birth_nobody_tells_is_not_emptied_or_removed() {
     let evidence = Evidence {

@@ -78,6 +78,10 @@ impl Description {
             _ if is_intact => Fate::Gone,
             _ if !evidence.is_mounted => Fate::Away,
             Present::Nothing if self.is_removed => Fate::Gone,
+            // Nothing tells how old it was.
+            Present::Nothing if !self.is_fresh => {
+                Fate::Refuse("is missing, and the area has only its last changes")
+            }
             Present::File(_) | Present::Nothing if is_rolled_back => {
                 Fate::Refuse("is older than its program left it, as in a backup that was brought back")
             }
@@ -93,9 +97,6 @@ impl Description {
             // The file system has lost the removal of the one before, too.
             Present::File(it) if self.is_removed && is_older(it) => Fate::Remove,
             _ if self.is_removed => Fate::Gone,
-            Present::Nothing if !self.is_fresh => {
-                Fate::Refuse("is missing, and the area has only its last changes")
-            }
             Present::Nothing if has_new_names => Fate::Refuse(
                 "is missing, and its directory was changed after the program that the area belongs to",
             ),
