@@ -107,9 +107,12 @@ class Program:
 
     def wait(self, seconds=PATIENCE_S):
         try:
-            return self.process.wait(seconds)
+            code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Stuck(f"{self.process.args[:8]} does not end") from None
+        if self.is_run and code == 0:
+            self.rig.followed.append("switchyard: nothing was followed" not in self.all())
+        return code
 
     def stop(self, number=signal.SIGTERM, codes=(0,)):
         send([self.process.pid], number)
@@ -132,6 +135,8 @@ class Rig:
         self.lose_area, self.last_kind, self.cuts = False, None, 0
         # So long do processes live on that lost their parent.
         self.linger_s = 2
+        # Of each run that ended well: whether it followed a file.
+        self.followed = []
         self.with_image()
         self.files, self.area = self.disk + "/files", self.disk + "/area"
         os.mkdir(self.files)
@@ -298,7 +303,8 @@ class Rig:
             need(done.returncode == 0, "export: " + (done.stderr + done.stdout)[-600:])
 
     def sound(self):
-        """The area verifies, and holds nothing of programs that ended."""
+        """The area verifies, and holds nothing of programs that ended. A case whose patterns are wrong compares nothing."""
+        need(not self.followed or any(self.followed), "no run of this case has followed a file")
         if not self.with_run or not os.path.exists(self.area):
             return
         done = subprocess.run([self.switchyard, "store", "verify", self.area], capture_output=True, text=True, timeout=PATIENCE_S)

@@ -1,6 +1,6 @@
 //! Which files are followed.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -13,22 +13,31 @@ pub const DEFAULT_PATTERNS: [&str; 4] = [
     "[0-9][0-9][0-9][0-9][0-9][0-9].log",
 ];
 
-/// True if one of the patterns (`glob(7)`) matches: a pattern with a slash the whole path, another one the file's name.
+/// True if one of the patterns (`glob(7)`) matches the path, which is absolute and has no part `.`: a pattern that begins with a slash the whole
+/// path, another one its last parts, as many as the pattern has.
 pub fn matches(patterns: &[CString], path: &Path) -> bool {
-    let c_string = |text: &OsStr| CString::new(text.as_bytes()).ok();
-    let whole = c_string(path.as_os_str());
-    let name = path.file_name().and_then(c_string);
+    let Ok(whole) = CString::new(path.as_os_str().as_bytes()) else {
+        return false;
+    };
+    let whole = whole.as_bytes_with_nul();
     patterns.iter().any(|pattern| {
-        let text = if pattern.as_bytes().contains(&b'/') {
-            &whole
-        } else {
-            &name
+        let Some(text) = end_for(pattern.as_bytes(), whole) else {
+            return false;
         };
-        text.as_ref().is_some_and(|text| {
-            // SAFETY: both are strings that end with a zero.
-            unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr(), libc::FNM_PATHNAME) == 0 }
-        })
+        // SAFETY: both are strings that end with a zero.
+        unsafe { libc::fnmatch(pattern.as_ptr(), text.as_ptr().cast(), libc::FNM_PATHNAME) == 0 }
     })
+}
+
+/// What a pattern is compared with: the path, or its end; `None` if the path has fewer parts than the pattern.
+fn end_for<'a>(pattern: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
+    if pattern.starts_with(b"/") {
+        return Some(path);
+    }
+    let slashes = pattern.iter().filter(|&&byte| byte == b'/').count();
+    let places = path.iter().enumerate().rev().filter(|(_, byte)| **byte == b'/');
+    let (before, _) = places.into_iter().nth(slashes)?;
+    Some(&path[before + 1..])
 }
 
 #[cfg(test)]
@@ -57,5 +66,28 @@ mod tests {
         let whole = [CString::new("/srv/*/journal").expect("no zeros")];
         assert!(matches(&whole, Path::new("/srv/a/journal")));
         assert!(!matches(&whole, Path::new("/srv/a/b/journal")));
+    }
+
+    /// bug: `pg_wal/*` followed nothing, wherever the directory was. cause: a pattern with a slash was compared with the whole path.
+    #[test]
+    fn a_pattern_without_a_first_slash_is_for_the_last_parts() {
+        for (pattern, path, is_followed) in [
+            ("pg_wal/*", "/d/pg_wal/0001", true),
+            ("*/pg_wal/*", "/a/b/data/pg_wal/0001", true),
+            ("*/pg_wal/*", "/data/pg_wal/0001", true),
+            ("*/pg_wal/*", "/pg_wal/0001", false),
+            ("pg_wal/*", "/d/pg_wal/old/0001", false),
+            ("pg_wal/*", "/d/my_pg_wal/0001", false),
+            ("wal", "/d/my_wal", false),
+            ("*", "/d/wal", true),
+            ("/pg_wal/*", "/d/pg_wal/0001", false),
+        ] {
+            let patterns = [CString::new(pattern).expect("no zeros")];
+            assert_eq!(
+                matches(&patterns, Path::new(path)),
+                is_followed,
+                "{pattern} {path}"
+            );
+        }
     }
 }
