@@ -120,7 +120,30 @@ fn a_program_links_the_archive() {
             .arg(here("include"))
             .arg(here("tests/c/calls.c"))
             .arg(installed.path("prefix/lib/libswitchyard_store.a"))
-            .args(["-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
+            .args(["-lpthread", "-ldl", "-lm", "-o"])
+            .arg(&program),
+    );
+    installed.run(&program, &["area"]);
+}
+
+/// bug: `cc -static` did not link with what pkg-config says. cause: libgcc_s was named, which is a shared library only. The compiler names
+/// by itself what it needs of libgcc.
+#[test]
+fn a_program_is_linked_statically_as_pkg_config_says() {
+    let installed = Installed::new();
+    let program = installed.path("whole");
+    let flags = succeeds(
+        Command::new("pkg-config")
+            .args(["--cflags", "--static", "--libs", "switchyard_store"])
+            .env("PKG_CONFIG_PATH", installed.path("prefix/lib/pkgconfig")),
+    );
+    succeeds(
+        Command::new("cc")
+            .args(C)
+            .arg("-static")
+            .arg(here("tests/c/calls.c"))
+            .args(flags.split_whitespace())
+            .arg("-o")
             .arg(&program),
     );
     installed.run(&program, &["area"]);

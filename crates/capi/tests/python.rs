@@ -132,3 +132,18 @@ fn mypy_finds_nothing_in_the_package() {
     mypy(here("python/switchyard_store"));
     mypy(here("tests/python/typed.py"));
 }
+
+/// bug: without the library the import ended with what the loader says, and not with what to do.
+#[test]
+fn a_missing_library_is_told_with_the_remedy() {
+    let installed = Installed::new();
+    let output = Command::new("python3")
+        .args(["-B", "-c", "import switchyard_store"])
+        .env("PYTHONPATH", installed.path("packages"))
+        .env("SWITCHYARD_STORE", "/nosuch.so")
+        .output()
+        .expect("python3 starts");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("ImportError: /nosuch.so"), "{told}");
+    assert!(told.contains("name its file in SWITCHYARD_STORE"), "{told}");
+}

@@ -50,7 +50,7 @@ class Handle:
         return id(self)
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"a {self._kind} belongs to the process that opened it, and cannot be pickled")
+        raise TypeError(f"the {self._kind} belongs to the process that opened it, and cannot be pickled")
 
     def __repr__(self) -> str:
         state = "" if self._is_open else " closed"

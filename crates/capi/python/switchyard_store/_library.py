@@ -294,7 +294,11 @@ def _candidates() -> List[str]:
 
 
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(_candidates()[0])
+    try:
+        library = ctypes.CDLL(_candidates()[0])
+    except OSError as error:
+        told = f"{error}: install the library by `make install` or a wheel, or name its file in SWITCHYARD_STORE"
+        raise ImportError(told) from error
     for name, arguments in _signatures().items():
         call = getattr(library, f"swy_{name}")
         call.restype, call.argtypes = c_int, arguments

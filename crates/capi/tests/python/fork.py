@@ -59,7 +59,7 @@ with Area(path, create_bytes=16 << 20) as area:
         multiprocessing.get_context("spawn").Process(target=child, args=(area, kept, snapshot, None)).start()
         raise SystemExit("an area was pickled")
     except TypeError as error:
-        assert "cannot be pickled" in str(error)
+        assert str(error).startswith("the area belongs") and "cannot be pickled" in str(error), error
     # A child that just ends, with all objects alive.
     if os.fork() == 0:
         sys.exit(0)
