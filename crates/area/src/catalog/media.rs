@@ -48,10 +48,10 @@ pub enum CatalogMediaError {
 #[derive(Debug, Error)]
 pub enum WorkError {
     /// Somebody has it open.
-    #[error("somebody has it open")]
+    #[error("somebody has it open: end the program that has it, and try again")]
     InUse,
     /// The file system has no room.
-    #[error("the file system has no room for it")]
+    #[error("the file system has no room for it: make room there, or ask for less")]
     NoSpace,
     /// There is nothing by which a rate would be kept.
     #[error("rates cannot be kept here: it takes root, and control groups with `io` or `blkio`")]

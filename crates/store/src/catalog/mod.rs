@@ -233,13 +233,17 @@ pub enum CatalogRefusal {
     #[error("the path of a socket begins with `/` and has at most 107 bytes")]
     Path,
     /// The user's quota, of bytes or of rates.
-    #[error("the user's quota is used up")]
+    #[error(
+        "the user's quota is used up: delete an area, or have the server of areas started with a larger one"
+    )]
     Quota,
     /// The medium, or the table.
-    #[error("the catalog has no room for it")]
+    #[error(
+        "the catalog has no room for it: delete an area, or start `switchyard areas serve` with a larger --size or device"
+    )]
     NoRoom,
     /// Another change to it is under way.
-    #[error("another change to the area is under way")]
+    #[error("another change to the area is under way: try again")]
     Busy,
 }
 
