@@ -53,7 +53,7 @@ pub struct RunArgs {
     /// Size of a new area [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
-    /// Files to follow: a glob for names, or for paths if it has a slash; repeat it for several
+    /// Files to follow: a glob for names, as `*-wal`; for the ends of paths, as `pg_wal/*`; or for whole paths, as `/srv/*/journal`; repeat it for several
     /// [default: *.incr.aof, appendonly.aof, *-wal, and six digits with .log]
     #[arg(long = "match", value_name = "PATTERN")]
     pub patterns: Vec<String>,
@@ -190,6 +190,9 @@ fn judged(area: &Path, error: FilesError) -> anyhow::Error {
         FilesError::Area(AreaError::Media(MediaOpenError::InUse(path))) => {
             Failure::InUse(in_use(&path, users(area))).into()
         }
+        FilesError::Area(AreaError::Media(error @ MediaOpenError::NoSpace { .. })) => {
+            anyhow!("{error}: give a smaller --size, or another --area")
+        }
         // Of a medium's errors some name it.
         error if error.to_string().contains(&*area.to_string_lossy()) => error.into(),
         error => anyhow::Error::from(error).context(area.display().to_string()),
@@ -208,7 +211,42 @@ fn library() -> anyhow::Result<PathBuf> {
             program.display()
         )
     };
-    found.cloned().with_context(missing)
+    let library = found.with_context(missing)?;
+    // The loader takes LD_PRELOAD apart there, and has no escape (ld.so(8)).
+    let is_cut = library
+        .as_os_str()
+        .as_encoded_bytes()
+        .iter()
+        .any(|byte| b" :".contains(byte));
+    ensure!(
+        !is_cut,
+        Failure::Usage(format!(
+            "{} cannot be loaded into programs, as its path has a blank or a colon: move `switchyard` and {LIBRARY} to another directory",
+            library.display()
+        ))
+    );
+    Ok(library.clone())
+}
+
+/// The patterns of `--match`, one a line, or the usual ones.
+fn patterns(args: &RunArgs) -> anyhow::Result<String> {
+    let own = &args.patterns;
+    let is_malformed = |it: &String| it.is_empty() || it.contains(['\0', '\n']);
+    ensure!(
+        !own.iter().any(is_malformed),
+        Failure::Usage("--match takes a file name with *, ? and [...]".into())
+    );
+    // Paths are compared without such parts.
+    let has_dot = |it: &&String| it.split('/').any(|part| part == ".");
+    if let Some(never) = own.iter().find(has_dot) {
+        bail!(Failure::Usage(format!(
+            "--match {never} would follow nothing: write the pattern without `.`"
+        )));
+    }
+    Ok(match &own[..] {
+        [] => DEFAULT_PATTERNS.join("\n"),
+        own => own.join("\n"),
+    })
 }
 
 /// The user's, and ours.
@@ -233,15 +271,7 @@ fn tell(recovered: &Recovered) {
 /// Runs the program, and settles the area at its end, which is that of this process.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let library = library()?;
-    let patterns = match &args.patterns[..] {
-        [] => DEFAULT_PATTERNS.join("\n"),
-        own => own.join("\n"),
-    };
-    if patterns.contains('\0') || args.patterns.iter().any(|it| it.is_empty() || it.contains('\n')) {
-        bail!(Failure::Usage(
-            "--match takes a file name with *, ? and [...]".into()
-        ));
-    }
+    let patterns = patterns(args)?;
     let size = args.size.unwrap_or(AREA_SIZE);
     let area = if args.nvm {
         PathBuf::from("nvm")
@@ -408,8 +438,15 @@ pub fn export(args: &ExportArgs) -> anyhow::Result<()> {
         );
         return Ok(());
     };
-    for copy in export_copies(&args.area, directory).map_err(|error| judged(&args.area, error))? {
+    let copies = export_copies(&args.area, directory).map_err(|error| judged(&args.area, error))?;
+    for copy in &copies {
         println!("{}", copy.display());
+    }
+    if copies.is_empty() {
+        eprintln!(
+            "switchyard: no copies: {} has nothing of any file, and the file system has all of them",
+            args.area.display()
+        );
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ mod repair;
 use crate::failure::Failure;
 use crate::foreign;
 use crate::size::Size;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use area::{Area, AreaError, AreaOptions};
 use base::Device;
 use clap::Args;
@@ -137,9 +137,18 @@ fn format(path: &Path, size: Option<Size>, erase: Option<&str>, as_json: bool) -
         MediaOpenError::InUse(_) => Failure::InUse(error.to_string()),
         error => Failure::Usage(error.to_string()),
     })?;
+    let bytes = size.map_or(0, |size| size.0);
+    ensure!(
+        bytes <= medium.capacity_bytes(),
+        Failure::Usage(format!(
+            "{} has {}, and not {}: make it larger, or give a smaller --size",
+            path.display(),
+            Size(medium.capacity_bytes()),
+            Size(bytes)
+        ))
+    );
     foreign::permit(path, &mut medium, erase)?;
     drop(medium);
-    let bytes = size.map_or(0, |size| size.0);
     Area::format(path, &AreaOptions::new(bytes)).with_context(|| path.display().to_string())?;
     match as_json {
         true => println!("{}", json!({ "formatted": path })),
@@ -150,10 +159,12 @@ fn format(path: &Path, size: Option<Size>, erase: Option<&str>, as_json: bool) -
 
 fn grow(path: &Path, size: Option<Size>, as_json: bool) -> anyhow::Result<()> {
     let area = Area::open(path, &AreaOptions::new(0)).map_err(|error| match error {
-        AreaError::Media(MediaOpenError::InUse(_)) => {
-            Failure::InUse(format!("{error}: its program can grow it"))
-        }
-        error => Failure::Usage(error.to_string()),
+        AreaError::Media(MediaOpenError::InUse(_)) => Failure::InUse(format!(
+            "{error}: end its program first, or let the program grow it"
+        )),
+        // These name the file.
+        AreaError::Media(_) | AreaError::HoldsData { .. } => Failure::Usage(error.to_string()),
+        error => Failure::Usage(format!("{}: {error}", path.display())),
     })?;
     let grown = area.grow(size.map_or(0, |size| size.0));
     let bytes = grown.with_context(|| path.display().to_string())?;

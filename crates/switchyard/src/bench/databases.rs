@@ -222,7 +222,7 @@ fn case(
         None => Command::new(executable),
         Some(area) => {
             let mut command = Command::new(std::env::current_exe()?);
-            command.args(["run", "--size", &args.area.0.to_string(), "--area"]);
+            command.args(["run", "--quiet", "--size", &args.area.0.to_string(), "--area"]);
             command.arg(&area.0).arg("--").arg(executable);
             command
         }

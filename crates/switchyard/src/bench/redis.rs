@@ -313,7 +313,7 @@ impl Server {
             Side::No | Side::Always => Command::new("redis-server"),
             Side::Run | Side::RunNvm => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.args(["run", "--size", &args.area.0.to_string()]);
+                command.args(["run", "--quiet", "--size", &args.area.0.to_string()]);
                 match side {
                     Side::RunNvm => command.arg("--nvm"),
                     _ => command.arg("--area").arg(&area.0),
