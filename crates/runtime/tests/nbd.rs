@@ -437,19 +437,26 @@ fn silent_clients_of_one_listener_leave_the_other_its_part() {
 
 #[test]
 fn a_client_that_vanishes_gives_back_every_page() {
-    let (core, address) = start(small());
+    // A client that stands still, as on a busy machine, gets no more than its reserve: 1 MiB here.
+    let mut config = small();
+    config.target.connections_max = 4;
+    let (core, address) = start(config);
     core.call(0, |host, _| cast::<MemoryGateway>(host).holds = true)
         .expect("a healthy core");
     let mut client = Client::new(address);
-    for cookie in 0..10 {
+    for cookie in 0..6 {
         client.request(WRITE, cookie, 0, 128 << 10);
-        client.give(&vec![1; 128 << 10]);
+        client.give(&vec![1; 64 << 10]);
+        if cookie == 2 {
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        client.give(&vec![1; 64 << 10]);
     }
     // And half a write on top.
-    client.request(WRITE, 10, 0, 128 << 10);
+    client.request(WRITE, 6, 0, 128 << 10);
     client.give(&vec![1; 50_000]);
-    while core.call(0, |host, _| cast::<MemoryGateway>(host).held()) != Ok(10) {}
-    pages(&core, |available, capacity| available + 11 * 32 == capacity);
+    while core.call(0, |host, _| cast::<MemoryGateway>(host).held()) != Ok(6) {}
+    pages(&core, |available, capacity| available + 7 * 32 == capacity);
     drop(client);
     while core.stats().clients_closed < 1 {
         std::thread::yield_now();
@@ -458,7 +465,7 @@ fn a_client_that_vanishes_gives_back_every_page() {
     core.call(0, |host, _| cast::<MemoryGateway>(host).release())
         .expect("a healthy core");
     all_pages_come_back(&core);
-    assert_eq!(core.stats().replies_late, 10);
+    assert_eq!(core.stats().replies_late, 6);
 }
 
 // Bug: a rack that was told to stop did not stop cleanly. Cause: the flush that it asks its gateway for itself was looked
