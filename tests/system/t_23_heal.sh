@@ -1,6 +1,7 @@
 #!/bin/bash
 # A rack of processes, verified I/O without a pause: each node is killed, stood still, or stopped and started again, one
 # after the other, and one is gone for ever. No client sees an error, and every set has its copies again at the end.
+# With KILLS=n it measures instead how long clients wait when a node is killed: so many nodes, one after the other.
 source "$(dirname "$0")/lib.sh"
 need fio jq
 
@@ -25,6 +26,39 @@ done
 part gateway gateway --dir "$work/gateway" --listen "$(udp 9)" --tor "$(udp 0)" --node "1=$(udp 1)" --node "2=$(udp 2)" \
     --node "3=$(udp 3)" --node "4=$(udp 4)" --demo 64MiB --nbd "127.0.0.1:$nbd_port" --control "127.0.0.1:$control_port" \
     --rebuild-after-s 20
+
+# measure KILLS: for each kill, six seconds of verified writes beside reads; the longest time of each, in ms.
+measure() {
+    local kill id common
+    common=(--ioengine=nbd "--uri=$URI" --bs=4k --iodepth=4 --rate_iops=1000 --size=24M --time_based --group_reporting=0)
+    fio --name=fill "${common[@]:0:3}" --rw=write --size=48M --output=/dev/null || fail "filling the volume"
+    for (( kill = 0; kill <= $1; kill++ )); do
+        id=$(( kill % 4 + 1 ))
+        fio "${common[@]}" --runtime=8 --output-format=json --output="$work/fio.$kill" \
+            --name=reads --rw=randread --name=writes --rw=randwrite --offset=24M --verify=crc32c --verify_fatal=1 --verify_backlog=256 &
+        local load=$!
+        at_end "kill -9 $load 2>/dev/null"
+        # The first round is without a kill.
+        if (( kill > 0 )); then
+            sleep 2
+            kill -9 "${pids[node$id]}"
+            await_state degraded
+        fi
+        wait "$load" || { cat "$work/fio.$kill" >&2; fail "a client saw an error"; }
+        jq -r --arg kill "$kill" --arg id "$id" '
+            def ms: . / 10000 | round / 100;
+            def of(name; way): .jobs[] | select(.jobname == name) | .[way].clat_ns;
+            "kill \($kill): reads p99 \(of("reads"; "read").percentile["99.000000"] | ms) ms, longest \(of("reads"; "read").max | ms) ms; "
+            + "writes p99 \(of("writes"; "write").percentile["99.000000"] | ms) ms, longest \(of("writes"; "write").max | ms) ms; "
+            + "errors \([.jobs[].error] | add)"' "$work/fio.$kill"
+        (( kill == 0 )) || node "$id"
+        await_state ready
+    done
+}
+if [[ -n ${KILLS-} ]]; then
+    measure "$KILLS"
+    exit 0
+fi
 
 fio --name=verified --ioengine=nbd --uri="$URI" --rw=randrw --bs=4k --iodepth=8 --size=48M --io_size=100G \
     --rate_iops=2000 --verify=crc32c --verify_fatal=1 --verify_backlog=256 --output="$work/fio" &

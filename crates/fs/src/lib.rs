@@ -1,0 +1,7 @@
+//! A file system over memory, flash and disks, after Strata (SOSP'17): each process has an operation log, calls are durable when they
+//! return, and a digest brings them into a tree.
+//!
+//! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
+#![forbid(unsafe_code)]
+
+pub mod format;
