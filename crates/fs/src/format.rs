@@ -437,7 +437,10 @@ mod tests {
     #[test]
     fn a_superblock_and_a_root_are_read_as_they_were_written() {
         for slot in [0, 1] {
-            assert_eq!(Superblock::parse(&superblock().emit(slot), slot), Ok(superblock()));
+            assert_eq!(
+                Superblock::parse(&superblock().emit(slot), slot),
+                Ok(superblock())
+            );
         }
         assert_eq!(Superblock::parse(&superblock().emit(0), 1), Err(Damage::Place));
         let root = Root {

@@ -5,3 +5,16 @@
 #![forbid(unsafe_code)]
 
 pub mod format;
+
+mod bits;
+mod cache;
+pub mod check;
+pub mod commit;
+pub mod edit;
+pub mod inode;
+pub mod make;
+pub mod media;
+pub mod node;
+pub mod space;
+pub mod tree;
+pub mod value;
