@@ -103,9 +103,7 @@ impl Tree {
     /// # Errors
     /// A node or a bitmap cannot be read, or another plan is under way. Nothing is to be written, and the changes stay.
     pub fn plan(&mut self, media: &dyn Media) -> Result<Plan, Error> {
-        if self.is_latched {
-            return Err(Error::Latched);
-        }
+        self.admit_changes()?;
         if self.planned.is_some() {
             return Err(Error::Busy);
         }
@@ -147,7 +145,7 @@ impl Tree {
 
     /// The plan could not be carried out: it is not known what is on the media. The tree takes no changes until it is opened anew.
     pub fn fail(&mut self) {
-        self.is_latched = true;
+        self.refuses = Some(Error::Latched);
     }
 
     fn next_root(&self) -> Root {

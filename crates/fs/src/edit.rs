@@ -99,9 +99,7 @@ impl Tree {
     }
 
     fn admit(&self, room: Room) -> Result<(), Error> {
-        if self.is_latched {
-            return Err(Error::Latched);
-        }
+        self.admit_changes()?;
         let reserve = match room {
             Room::Normal => self.reserve_blocks(),
             Room::Reserve => 0,
@@ -124,9 +122,7 @@ impl Tree {
         want: u64,
         near: Option<Place>,
     ) -> Result<Run, Error> {
-        if self.is_latched {
-            return Err(Error::Latched);
-        }
+        self.admit_changes()?;
         let left = match device {
             0 => self.room().saturating_sub(self.reserve_blocks()),
             _ => u64::MAX,
@@ -143,6 +139,7 @@ impl Tree {
     /// # Errors
     /// Some are not free.
     pub fn claim(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
+        self.admit_changes()?;
         self.space.claim(media, run)
     }
 
@@ -151,6 +148,7 @@ impl Tree {
     /// # Errors
     /// Some are not reserved.
     pub fn keep(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
+        self.admit_changes()?;
         self.space.keep(media, run)
     }
 
@@ -159,6 +157,7 @@ impl Tree {
     /// # Errors
     /// Some are not reserved.
     pub fn give_back(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
+        self.admit_changes()?;
         self.space.give_back(media, run)
     }
 
@@ -167,6 +166,7 @@ impl Tree {
     /// # Errors
     /// Some are not in use.
     pub fn release(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
+        self.admit_changes()?;
         self.space.release(media, run, self.generation)
     }
 

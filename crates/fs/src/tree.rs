@@ -77,7 +77,8 @@ pub struct Tree {
     /// Zones that may have become free with the last commit.
     pub(crate) hollow: Vec<ZoneId>,
     pub(crate) oldest: Option<u64>,
-    pub(crate) is_latched: bool,
+    /// Why it takes no changes, if it takes none.
+    pub(crate) refuses: Option<Error>,
     /// Counts changes, so that a range notices them.
     pub(crate) edits: u64,
     pub(crate) path: Vec<Step>,
@@ -114,14 +115,15 @@ impl Tree {
             changed: Vec::new(),
             hollow: Vec::new(),
             oldest: None,
-            is_latched: false,
+            refuses: None,
             edits: 0,
             path: Vec::new(),
         }
     }
 
     /// Opens the tree of the newest root that can be read, as far as opening reads it: its slot, its uppermost node, and the records
-    /// of the zones. `cache_bytes` is for nodes that need not be in memory.
+    /// of the zones. `cache_bytes` is for nodes that need not be in memory. If of both roots records of zones are damaged, the tree can
+    /// be read, and [refuses](Tree::refuses) changes.
     ///
     /// # Errors
     /// Neither root can be read. The error is that of the newest one.
@@ -139,7 +141,16 @@ impl Tree {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        Err(first_error.unwrap_or(Error::NoRoot))
+        let error = first_error.unwrap_or(Error::NoRoot);
+        for root in roots {
+            let space = Space::new(volume.mark, &volume.blocks());
+            let mut tree = Self::of_root(volume.mark, root, space, cache_bytes);
+            if tree.load(media, root.tree, root.level).is_ok() {
+                tree.refuses = Some(error);
+                return Ok(tree);
+            }
+        }
+        Err(error)
     }
 
     fn open_root(media: &dyn Media, volume: &Volume, root: &Root, cache_bytes: usize) -> Result<Self, Error> {
@@ -192,6 +203,16 @@ impl Tree {
     /// The newest durable root.
     pub fn committed(&self) -> &Root {
         &self.durable
+    }
+
+    /// Why the tree takes no changes, if it takes none: a commit failed, or what says which blocks are free is damaged.
+    pub fn refuses(&self) -> Option<Error> {
+        self.refuses
+    }
+
+    /// Refuses, if it takes no changes.
+    pub(crate) fn admit_changes(&self) -> Result<(), Error> {
+        self.refuses.map_or(Ok(()), Err)
     }
 
     /// The generation of the root that changes are for.
