@@ -149,7 +149,7 @@ fn a_device_of_three_zones_fills_and_empties() {
                     }
                     Err(error) => panic!("{error}"),
                 }
-                if keys.len() % 100 == 0 {
+                if keys.len().is_multiple_of(100) {
                     tree.commit(&mut disks).expect("there is room");
                 }
             }
