@@ -1,0 +1,20 @@
+//! A file system over memory, flash and disks, after Strata (SOSP'17): each process has an operation log, calls are durable when they
+//! return, and a digest brings them into a tree.
+//!
+//! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
+#![forbid(unsafe_code)]
+
+pub mod format;
+
+mod bits;
+mod cache;
+pub mod check;
+pub mod commit;
+pub mod edit;
+pub mod inode;
+pub mod make;
+pub mod media;
+pub mod node;
+pub mod space;
+pub mod tree;
+pub mod value;

@@ -1,0 +1,232 @@
+//! Values of the tree that own blocks: zones, logs and extents (docs/format/fs.md, "Keys").
+
+use crate::format::{Damage, Place, Pointer, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+
+/// Blocks one behind the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Run {
+    /// The first.
+    pub place: Place,
+    /// How many.
+    pub blocks: u64,
+}
+
+impl Run {
+    /// One block.
+    pub const fn one(place: Place) -> Self {
+        Self { place, blocks: 1 }
+    }
+
+    /// The place behind it.
+    pub const fn end(self) -> Place {
+        self.place.plus(self.blocks)
+    }
+}
+
+/// A zone that has used blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneRecord {
+    /// Its bitmap.
+    pub bitmap: Pointer,
+    /// Its used blocks.
+    pub used: u32,
+}
+
+impl ZoneRecord {
+    /// Bytes of the value.
+    pub const BYTES: usize = 20;
+
+    /// As the tree has it.
+    pub fn emit(&self) -> [u8; Self::BYTES] {
+        let mut value = [0; Self::BYTES];
+        put_u64(&mut value, 0, self.bitmap.place.raw());
+        put_u64(&mut value, 8, self.bitmap.generation);
+        put_u32(&mut value, 16, self.used);
+        value
+    }
+
+    /// Reads what [`emit`](Self::emit) wrote.
+    pub fn parse(value: &[u8]) -> Result<Self, Damage> {
+        let value: &[u8; Self::BYTES] = value.try_into().map_err(|_| Damage::Content)?;
+        Ok(Self {
+            bitmap: Pointer {
+                place: Place::from_raw(u64_at(value, 0)),
+                generation: u64_at(value, 8),
+            },
+            used: u32_at(value, 16),
+        })
+    }
+}
+
+/// An operation log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogRecord {
+    /// The user that it belongs to.
+    pub uid: u32,
+    /// What its frames carry.
+    pub nonce: u64,
+    /// Positions below are in the tree.
+    pub digested: u64,
+    /// Its blocks.
+    pub extents: Vec<Run>,
+}
+
+impl LogRecord {
+    /// Extents, at most: what a value has room for.
+    pub const EXTENTS_MAX: usize = 62;
+    const HEAD_BYTES: usize = 32;
+
+    /// As the tree has it. It has at most [`EXTENTS_MAX`](Self::EXTENTS_MAX) extents.
+    pub fn emit(&self) -> Vec<u8> {
+        assert!(
+            self.extents.len() <= Self::EXTENTS_MAX,
+            "a log has at most 62 extents"
+        );
+        let mut value = vec![0; Self::HEAD_BYTES + 16 * self.extents.len()];
+        put_u32(&mut value, 0, self.uid);
+        put_u64(&mut value, 8, self.nonce);
+        put_u64(&mut value, 16, self.digested);
+        put_u16(&mut value, 24, self.extents.len() as u16);
+        for (at, run) in (Self::HEAD_BYTES..).step_by(16).zip(&self.extents) {
+            put_u64(&mut value, at, run.place.raw());
+            put_u64(&mut value, at + 8, run.blocks);
+        }
+        value
+    }
+
+    /// Reads what [`emit`](Self::emit) wrote.
+    pub fn parse(value: &[u8]) -> Result<Self, Damage> {
+        let (head, extents) = value.split_at_checked(Self::HEAD_BYTES).ok_or(Damage::Content)?;
+        let (extents, rest) = extents.as_chunks::<16>();
+        if !rest.is_empty() || extents.len() != usize::from(u16_at(head, 24)) {
+            return Err(Damage::Content);
+        }
+        let run = |extent: &[u8; 16]| Run {
+            place: Place::from_raw(u64_at(extent, 0)),
+            blocks: u64_at(extent, 8),
+        };
+        Ok(Self {
+            uid: u32_at(head, 0),
+            nonce: u64_at(head, 8),
+            digested: u64_at(head, 16),
+            extents: extents.iter().map(run).collect(),
+        })
+    }
+}
+
+/// Blocks of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtentRecord {
+    /// Where they are.
+    pub run: Run,
+    /// The checksum of each; nothing if they are not written, and read as zeros.
+    pub crcs: Vec<u32>,
+}
+
+impl ExtentRecord {
+    /// Blocks, at most.
+    pub const BLOCKS_MAX: u64 = 128;
+    const HEAD_BYTES: usize = 12;
+    const UNWRITTEN: u16 = 1;
+
+    /// True if the blocks have never been written.
+    pub fn is_unwritten(&self) -> bool {
+        self.crcs.is_empty()
+    }
+
+    /// As the tree has it.
+    pub fn emit(&self) -> Vec<u8> {
+        assert!(
+            (1..=Self::BLOCKS_MAX).contains(&self.run.blocks),
+            "an extent has 1 to 128 blocks"
+        );
+        let is_whole = self.is_unwritten() || self.crcs.len() as u64 == self.run.blocks;
+        assert!(is_whole, "each block has its checksum, or none has");
+        let mut value = vec![0; Self::HEAD_BYTES + 4 * self.crcs.len()];
+        put_u64(&mut value, 0, self.run.place.raw());
+        put_u16(&mut value, 8, self.run.blocks as u16);
+        put_u16(&mut value, 10, u16::from(self.is_unwritten()) * Self::UNWRITTEN);
+        for (at, crc) in (Self::HEAD_BYTES..).step_by(4).zip(&self.crcs) {
+            put_u32(&mut value, at, *crc);
+        }
+        value
+    }
+
+    /// Reads what [`emit`](Self::emit) wrote.
+    pub fn parse(value: &[u8]) -> Result<Self, Damage> {
+        let (head, crcs) = value.split_at_checked(Self::HEAD_BYTES).ok_or(Damage::Content)?;
+        let (crcs, rest) = crcs.as_chunks::<4>();
+        let blocks = u64::from(u16_at(head, 8));
+        let count = match u16_at(head, 10) {
+            0 => blocks,
+            Self::UNWRITTEN => 0,
+            _ => return Err(Damage::Content),
+        };
+        if !rest.is_empty() || crcs.len() as u64 != count || !(1..=Self::BLOCKS_MAX).contains(&blocks) {
+            return Err(Damage::Content);
+        }
+        Ok(Self {
+            run: Run {
+                place: Place::from_raw(u64_at(head, 0)),
+                blocks,
+            },
+            crcs: crcs.iter().map(|crc| u32::from_le_bytes(*crc)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Rng;
+
+    const RUN: Run = Run {
+        place: Place::new(1, 77),
+        blocks: 3,
+    };
+
+    #[test]
+    fn values_are_read_as_they_were_written() {
+        let zone = ZoneRecord {
+            bitmap: Pointer {
+                place: Place::new(0, 9),
+                generation: 4,
+            },
+            used: 12,
+        };
+        assert_eq!(ZoneRecord::parse(&zone.emit()), Ok(zone));
+        for count in [0, 1, LogRecord::EXTENTS_MAX] {
+            let log = LogRecord {
+                uid: 1000,
+                nonce: 5,
+                digested: 6,
+                extents: vec![RUN; count],
+            };
+            let value = log.emit();
+            assert!(value.len() <= crate::node::VALUE_BYTES_MAX);
+            assert_eq!(LogRecord::parse(&value), Ok(log));
+        }
+        for crcs in [Vec::new(), vec![7, 8, 9]] {
+            let extent = ExtentRecord { run: RUN, crcs };
+            assert_eq!(ExtentRecord::parse(&extent.emit()), Ok(extent));
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_parsing_panic() {
+        let mut rng = Rng::new(1);
+        for _ in 0..20_000 {
+            let mut value = vec![0; rng.below(80) as usize];
+            for byte in &mut value {
+                *byte = if rng.chance(0.5) { 0 } else { rng.below(6) as u8 };
+            }
+            if let Ok(extent) = ExtentRecord::parse(&value) {
+                assert_eq!(extent.emit(), value);
+            }
+            if let Ok(log) = LogRecord::parse(&value) {
+                assert_eq!(log.emit().len(), value.len());
+            }
+            assert_eq!(ZoneRecord::parse(&value).is_ok(), value.len() == 20);
+        }
+    }
+}
