@@ -5,3 +5,5 @@
 #![forbid(unsafe_code)]
 
 pub mod format;
+pub mod log;
+pub mod op;
