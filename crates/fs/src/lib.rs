@@ -4,6 +4,9 @@
 //! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
 #![forbid(unsafe_code)]
 
+pub mod content;
+pub mod files;
 pub mod format;
 pub mod log;
 pub mod op;
+mod ranges;
