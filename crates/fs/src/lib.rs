@@ -4,7 +4,9 @@
 //! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
 #![forbid(unsafe_code)]
 
+pub mod coalesce;
 pub mod content;
+mod extents;
 pub mod files;
 pub mod format;
 pub mod log;

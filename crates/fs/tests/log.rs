@@ -402,7 +402,7 @@ fn a_frame_that_went_to_the_rings_start_does_not_hide_a_torn_one() {
     let mut met = 0;
     for seed in 0..200 {
         let mut rig = Rig::new(512, 512, 2, 500 + seed);
-        for _ in 0..rig.rng.between(20, 80) {
+        for _ in 0..rig.rng.between(20, 300) {
             rig.step();
         }
         rig.settle();
