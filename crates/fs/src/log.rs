@@ -173,6 +173,9 @@ impl Write {
     }
 }
 
+/// Memory of a write that has ended, for the next ones: of its bytes, and of its places.
+type Spare = (Vec<u8>, Vec<(u64, usize)>);
+
 #[derive(Debug)]
 struct Flying {
     end: u64,
@@ -200,7 +203,7 @@ pub struct Writer {
     /// A durable frame with records is called durable by no later frame.
     is_uncalled: bool,
     is_latched: bool,
-    spare: Vec<(Vec<u8>, Vec<(u64, usize)>)>,
+    spare: Vec<Spare>,
 }
 
 impl Writer {

@@ -322,10 +322,9 @@ fn varmail(deletions: usize, files: usize) -> f64 {
     let mut rng = Rng::new(7);
     let time = Time { seconds: 1, ns: 0 };
     let mut there: Vec<u64> = (0..files as u64).map(|index| 100 + index).collect();
-    let mut next = 100 + files as u64;
     let name = |inode: u64| Entry::new(ROOT_INODE, inode.to_string().into_bytes());
     let mut ops = Vec::new();
-    for _ in 0..deletions {
+    for next in (100 + files as u64..).take(deletions) {
         let slot = rng.below(files as u64) as usize;
         let gone = core::mem::replace(&mut there[slot], next);
         let fate = fs::op::Fate::Deleted;
@@ -364,7 +363,6 @@ fn varmail(deletions: usize, files: usize) -> f64 {
                 action: write,
             });
         }
-        next += 1;
     }
     let bytes = |ops: &[Op<'_>]| -> usize {
         let data = ops.iter().map(|op| {

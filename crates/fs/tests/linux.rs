@@ -563,7 +563,7 @@ impl Rig {
             "owner of {what}"
         );
         if !inode.is_directory() || self.counts_directories {
-            assert_eq!(u64::from(inode.links), stat.st_nlink as u64, "links of {what}");
+            assert_eq!(u64::from(inode.links), stat.st_nlink, "links of {what}");
         }
         if !inode.is_directory() {
             assert_eq!(stat.st_size as u64, inode.size, "size of {what}");
