@@ -479,7 +479,6 @@ impl<'a> Op<'a> {
 
     /// Whether it keeps the limits that a record has, whatever files there are.
     pub fn check(&self) -> Result<(), Malformed> {
-        let is = |is_sound: bool, otherwise| if is_sound { Ok(()) } else { Err(otherwise) };
         is(self.inode != 0, Malformed::Inode)?;
         self.time.check()?;
         match &self.action {
@@ -518,6 +517,13 @@ impl<'a> Op<'a> {
                     }
                 }
             }
+            _ => self.check_content(),
+        }
+    }
+
+    /// The same of what changes no names.
+    fn check_content(&self) -> Result<(), Malformed> {
+        match &self.action {
             Action::Set(changes) => changes.check(),
             Action::Truncate { size } => is(*size <= OFFSET_MAX, Malformed::Range),
             Action::Attribute { name, value } => {
@@ -558,7 +564,7 @@ impl<'a> Op<'a> {
                 is(*what != Allocation::Hole || *keeps_size, Malformed::Flags)?;
                 check_range(*offset, *bytes)
             }
-            Action::Release => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -880,6 +886,13 @@ fn unflagged(flags: u8, action: Action<'_>) -> Result<Action<'_>, Malformed> {
     match flags {
         0 => Ok(action),
         _ => Err(Malformed::Flags),
+    }
+}
+
+fn is(is_sound: bool, otherwise: Malformed) -> Result<(), Malformed> {
+    match is_sound {
+        true => Ok(()),
+        false => Err(otherwise),
     }
 }
 
