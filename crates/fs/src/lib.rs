@@ -4,17 +4,23 @@
 //! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
 #![forbid(unsafe_code)]
 
-pub mod format;
-
 mod bits;
 mod cache;
 pub mod check;
+pub mod coalesce;
 pub mod commit;
+pub mod content;
 pub mod edit;
+mod extents;
+pub mod files;
+pub mod format;
 pub mod inode;
+pub mod log;
 pub mod make;
 pub mod media;
 pub mod node;
+pub mod op;
+mod ranges;
 pub mod space;
 pub mod tree;
 pub mod value;

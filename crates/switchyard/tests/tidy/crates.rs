@@ -18,6 +18,7 @@ const PURE_FOREIGN: &[&str] = &[
     "smallvec",
     "thiserror",
     "toml",
+    "twox-hash",
     "uuid",
 ];
 
