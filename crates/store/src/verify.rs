@@ -46,6 +46,7 @@ pub struct VerifyReport {
 /// Checks everything that opening would rely on, and changes nothing.
 pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
     let survey = survey(medium)?;
+    survey.checkpoint(medium)?;
     let levels = survey.levels(medium)?;
     for (_, view) in levels.all() {
         reader::verify(&view.table, medium).map_err(table_error)?;
