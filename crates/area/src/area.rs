@@ -397,6 +397,11 @@ impl Area {
         self.own().lock().engine.batch_bytes_max()
     }
 
+    /// Sizes of the area as it is now.
+    pub fn layout(&self) -> Layout {
+        *self.own().lock().engine.layout()
+    }
+
     /// Counters and state.
     pub fn stats(&self) -> Stats {
         self.own().lock().engine.stats()

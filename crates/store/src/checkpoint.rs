@@ -15,7 +15,7 @@ use crate::log::{Access, CleanStep, Log, Ticket, TicketState, Write};
 use crate::replay::Replayed;
 use crate::scan::read_segment;
 use crate::sector::{self, Role, State};
-use crate::space::{Start, Used};
+use crate::space::Start;
 use base::Device;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -447,29 +447,42 @@ pub(crate) struct Loaded {
     pub start: Start,
     pub replayed: Replayed,
     pub slots: Vec<u32>,
+    /// All up to this record was durable when it ended.
+    pub seen: u64,
 }
 
-/// The newest checkpoint that is whole and fits the log. If anything is wrong with one, another is used, or none.
+/// The newest checkpoint that is whole and `fits`, and the last record that any one which was looked at has seen durable. `places` are
+/// the slots of the log by generation. If anything is wrong with a checkpoint, another is used, or none.
 pub(crate) fn load(
     medium: &dyn Device,
     layout: &Layout,
     parts: &Headers<PartHeader>,
-    chain: &[Used],
+    places: &BTreeMap<u64, u32>,
     fresh: impl Fn() -> Replayed,
-) -> Option<Loaded> {
+    fits: impl Fn(&Loaded) -> bool,
+) -> (Option<Loaded>, u64) {
     let firsts = parts.iter().rev().filter(|(_, (_, part))| part.index == 0);
+    let mut seen = 0;
     for (&first, _) in firsts {
-        let (stream, slots) = read_stream(medium, layout, parts, first)?;
+        let Some((stream, slots)) = read_stream(medium, layout, parts, first) else {
+            continue;
+        };
         let mut replayed = fresh();
-        if let Some(start) = parse(&stream, layout, chain, &mut replayed) {
-            return Some(Loaded {
-                start,
-                replayed,
-                slots,
-            });
+        let Some((start, to)) = parse(&stream, layout, places, &mut replayed) else {
+            continue;
+        };
+        seen = seen.max(to);
+        let loaded = Loaded {
+            start,
+            replayed,
+            slots,
+            seen: to,
+        };
+        if fits(&loaded) {
+            return (Some(loaded), seen);
         }
     }
-    None
+    (None, seen)
 }
 
 /// The stream of the checkpoint that begins with generation `first`, as far as it is intact, and its slots. `None` if it cannot
@@ -562,8 +575,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Fills `replayed`; `None` if the checkpoint is not whole or does not fit the log.
-fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed) -> Option<Start> {
+/// Fills `replayed`: where replay goes on, and the last record that the checkpoint has seen durable. `None` if it is not whole.
+fn parse(
+    stream: &[u8],
+    layout: &Layout,
+    places: &BTreeMap<u64, u32>,
+    replayed: &mut Replayed,
+) -> Option<(Start, u64)> {
     let mut reader = Reader(stream);
     let (record, generation, base) = (reader.long()?, reader.long()?, reader.long()?);
     let end = u32::try_from(reader.long()?).ok()?;
@@ -573,7 +591,6 @@ fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed
         replayed.describe(id, &name, &description).then_some(())?;
     }
     replayed.next_structure = replayed.next_structure.max(next_structure);
-    let slots: BTreeMap<u64, u32> = chain.iter().map(|used| (used.generation, used.slot)).collect();
     let mut items = 0;
     let seen = loop {
         let header = reader.bytes(ITEM_HEADER_BYTES)?;
@@ -600,7 +617,7 @@ fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed
             let generation = base.checked_add(u64::from(u32_at(bytes, 0)))?;
             let location = Location {
                 // What has moved since is met again behind the start.
-                slot: slots.get(&generation).copied().unwrap_or(Location::MOVED),
+                slot: places.get(&generation).copied().unwrap_or(Location::MOVED),
                 at: u32_at(bytes, 4),
                 length: u32_at(bytes, 8),
             };
@@ -617,13 +634,10 @@ fn parse(stream: &[u8], layout: &Layout, chain: &[Used], replayed: &mut Replayed
             replayed.place(kind, id, key, location).then_some(())?;
         }
     };
-    let has_start = chain
-        .iter()
-        .any(|used| used.generation == generation && end <= used.end && record <= used.last);
-    let last = chain.last()?.last;
-    (has_start && seen <= last).then_some(Start {
+    let start = Start {
         record,
         generation,
         end,
-    })
+    };
+    Some((start, seen))
 }

@@ -616,6 +616,18 @@ impl Structure {
         self.assigned = self.assigned.max(self.next);
     }
 
+    /// A position of a log counts as never met.
+    pub(crate) fn miss(&mut self, position: u64, usage: &mut Tally) {
+        let Body::Log { floor, entries } = &mut self.body else {
+            return;
+        };
+        let index = position.checked_sub(*floor);
+        if let Some(entry) = index.and_then(|index| entries.get_mut(index as usize)) {
+            let old = core::mem::replace(entry, Location::NOWHERE);
+            usage.remove(Kind::Log, 8, &old.into());
+        }
+    }
+
     /// How far a log would grow to hold `position`: refused in replay when no area could hold it.
     pub(crate) fn span_with(&self, position: u64) -> u64 {
         match &self.body {

@@ -1,7 +1,7 @@
 //! Opening an area: where the log begins and ends, what it holds, and erasing what a cut left (docs/format/store.md,
 //! "Recovery").
 
-use crate::checkpoint::{self, Checkpoints};
+use crate::checkpoint::{self, Checkpoints, Loaded};
 use crate::damage::FetchError;
 use crate::engine::Engine;
 use crate::entry::{Entry, EntryKind, StructureId};
@@ -36,7 +36,10 @@ pub enum OpenError {
     #[error("the area has format version {0}, which this version does not know")]
     OtherVersion(u32),
     /// The medium ends before the area.
-    #[error("the medium has {have_bytes} bytes, but the area {need_bytes}")]
+    #[error(
+        "the medium has {have_bytes} bytes, but the area {need_bytes}: its end is cut off. Restore a backup, or let \
+         `switchyard store repair` copy what is left"
+    )]
     TooSmall {
         /// Of the medium.
         have_bytes: u64,
@@ -131,6 +134,8 @@ pub(crate) struct Survey {
     pub list: List,
     /// Values of maps and trees are held in memory while that has less than this.
     held_bytes_max: u64,
+    /// Another process may write meanwhile: a checkpoint may have seen more than the log had when that was read.
+    pub is_followed: bool,
 }
 
 /// The end of a segment's records.
@@ -253,13 +258,18 @@ fn tip(segment: &Segment<'_>, header: &SegmentHeader) -> Result<Tip, OpenError> 
     }
 }
 
+/// Reads the superblocks, also of an area whose end is cut off.
+pub(crate) fn identify_rest(medium: &dyn Device) -> Result<(Superblock, u32), OpenError> {
+    match superblocks(medium)? {
+        Superblocks::Found(superblock, damaged) => Ok((superblock, damaged)),
+        Superblocks::OtherVersion(version) => Err(OpenError::OtherVersion(version)),
+        Superblocks::None => Err(OpenError::NotAnArea),
+    }
+}
+
 /// Reads the superblocks.
 pub(crate) fn identify(medium: &dyn Device) -> Result<(Superblock, u32), OpenError> {
-    let (superblock, damaged) = match superblocks(medium)? {
-        Superblocks::Found(superblock, damaged) => (superblock, damaged),
-        Superblocks::OtherVersion(version) => return Err(OpenError::OtherVersion(version)),
-        Superblocks::None => return Err(OpenError::NotAnArea),
-    };
+    let (superblock, damaged) = identify_rest(medium)?;
     let (have_bytes, need_bytes) = (medium.capacity_bytes(), superblock.layout.capacity_bytes());
     if have_bytes < need_bytes {
         return Err(OpenError::TooSmall {
@@ -302,6 +312,7 @@ pub(crate) fn survey_of(
         damaged: heads.damaged,
         list: List::default(),
         held_bytes_max: 0,
+        is_followed: false,
     };
     match (survey.follow(medium, heads.log), first) {
         // What is missing may be behind the damaged header.
@@ -470,7 +481,8 @@ impl Survey {
 
     /// The structures, by a checkpoint if there is one that counts.
     pub(crate) fn structures(&self, medium: &dyn Device) -> Result<Opened, OpenError> {
-        if let Some(resumed) = self.resume(medium) {
+        let loaded = self.checkpoint(medium)?;
+        if let Some(resumed) = loaded.and_then(|loaded| self.resume(medium, loaded)) {
             return Ok(resumed);
         }
         let mut replayed = self.nothing_replayed();
@@ -480,12 +492,34 @@ impl Survey {
         Ok((replayed, records, None))
     }
 
-    /// The structures from a checkpoint and the log behind it. `None` if there is no checkpoint, or any damage: the caller
-    /// reads the whole log then.
-    fn resume(&self, medium: &dyn Device) -> Option<Opened> {
+    /// The checkpoint that counts. One that has seen records beyond the log's end durable tells that they are lost.
+    pub(crate) fn checkpoint(&self, medium: &dyn Device) -> Result<Option<Loaded>, OpenError> {
         let layout = &self.superblock.layout;
-        let chain: Vec<Used> = self.chain.iter().map(|&(used, _)| used).collect();
-        let loaded = checkpoint::load(medium, layout, &self.parts, &chain, || self.nothing_replayed())?;
+        let all = self.chain.iter().map(|(used, _)| used);
+        let places = all.map(|used| (used.generation, used.slot)).collect();
+        let tip = self.chain.last().map(|(used, _)| *used);
+        let last = tip.map_or(0, |used| used.last);
+        let fits = |it: &Loaded| {
+            let start = &it.start;
+            let is_in = |used: &Used| {
+                used.generation == start.generation && start.end <= used.end && start.record <= used.last
+            };
+            it.seen <= last && self.chain.iter().any(|(used, _)| is_in(used))
+        };
+        let fresh = || self.nothing_replayed();
+        let (loaded, seen) = checkpoint::load(medium, layout, &self.parts, &places, fresh, fits);
+        if seen > last && !self.is_followed {
+            let (slot, end) = tip.map_or((0, 0), |used| (used.slot, used.end));
+            return Err(OpenError::RecordLost {
+                number: last + 1,
+                offset: layout.segment_offset(slot) + u64::from(end),
+            });
+        }
+        Ok(loaded)
+    }
+
+    /// The structures from a checkpoint and the log behind it. `None` if there is any damage: the caller reads the whole log then.
+    fn resume(&self, medium: &dyn Device, loaded: Loaded) -> Option<Opened> {
         let (mut replayed, start) = (loaded.replayed, loaded.start);
         let take = |record, entry: &Entry<'_>, location| replayed.take(record, entry, location);
         let records = self.replay(medium, Some(start), take).ok()?;

@@ -15,7 +15,7 @@ pub(crate) struct Replayed {
     /// Operations on keys in records up to this one are in tables.
     pub flushed: u64,
     /// There are tables: removals are kept.
-    has_tables: bool,
+    pub has_tables: bool,
     positions_max: u64,
     /// Memory with which no more values are held.
     pub held_bytes_max: u64,

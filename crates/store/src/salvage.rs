@@ -1,16 +1,18 @@
-//! The readable content of an area that does not open.
+//! The readable content of a damaged area, whether or not it opens.
 //!
 //! The log is read record by record. A sector that is not intact takes the entries that touch it. It takes no others, as
 //! long as the record tells where its next entry begins. The order of the log stays the order of truth. So the result is
-//! what the area held, less what is named as lost. Nothing is written.
+//! what the area held, less what is named as lost. If the log has lost something, a checkpoint tells what was there when it began,
+//! and only the log behind it is read so ([`known`]). Nothing is written.
 
-use crate::checkpoint;
+use crate::checkpoint::{self, Loaded};
 use crate::entry::{Description, Durability, Entry, EntryKind, Kind, StructureId};
+use crate::fetch;
 use crate::files::{FILES_NAME, WRITES_NAME};
 use crate::format::{SegmentHeader, Superblock};
 use crate::index::{Key, Location, Structure};
 use crate::layout::Layout;
-use crate::recover::{Heads, OpenError, headers, identify, table_error};
+use crate::recover::{Heads, OpenError, headers, identify_rest, table_error};
 use crate::replay::Replayed;
 use crate::scan::{Piece, Segment, read_segment};
 use crate::sector::{self, Role};
@@ -87,6 +89,10 @@ pub struct SalvagedStructure {
 /// The content of a repaired copy, and what it lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
+    /// The index up to this record is that of a checkpoint, and the records below are those behind it; 0 if the log told everything.
+    pub checkpoint: u64,
+    /// Bytes at the end of the area that the medium does not have. How many records were there, only a checkpoint may tell.
+    pub bytes_cut_off: u64,
     /// Records that are whole.
     pub records: u64,
     /// Records of which a part is lost.
@@ -106,7 +112,14 @@ pub struct SalvageReport {
     pub structures: Vec<SalvagedStructure>,
 }
 
-/// The content of an area that does not open, as far as it can be read.
+impl SalvageReport {
+    /// True if records, or parts of them, are lost.
+    fn is_lossy(&self) -> bool {
+        self.records_damaged + self.records_lost + self.records_unnamed > 0
+    }
+}
+
+/// The content of a damaged area, as far as it can be read.
 pub struct Salvage {
     pub(crate) superblock: Superblock,
     pub(crate) replayed: Replayed,
@@ -174,10 +187,10 @@ impl Candidate {
 /// Reads what can be read of the area. Changes nothing.
 ///
 /// # Errors
-/// Without a valid superblock nothing is known of the area, and a medium that ends before the area lacks segments.
+/// Without a valid superblock nothing is known of the area.
 pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
     let medium = &Lenient(medium);
-    let (superblock, _) = identify(medium)?;
+    let (superblock, _) = identify_rest(medium)?;
     let layout = superblock.layout;
     let mut reader = Reader {
         medium,
@@ -198,23 +211,29 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
         reader.described.entry(id).or_insert((name, description));
     }
     pieces.retain(|it| it.generation >= reader.tail);
-    let first = candidates.iter().find(|it| it.generation >= reader.tail);
-    let first = first.and_then(|it| it.header).map(|header| header.first);
+    let used = || candidates.iter().filter(|it| it.generation >= reader.tail);
+    let first = used().next().and_then(|it| it.header).map(|header| header.first);
+    let mut generations = vec![0; layout.segments as usize];
+    used().for_each(|it| generations[it.slot as usize] = it.generation);
+    let (loaded, seen) = newest_checkpoint(&reader, &superblock, &heads, &generations);
+    reader.claims = reader.claims.max(seen);
     let mut list = reader.list.1.clone();
     let mut found = Found::new(&reader, &superblock, &list);
     found.take_all(&pieces, first)?;
+    // How many records were there, nothing tells.
+    found.report.records_lost += u64::from(reader.lacks_beginning(used().next(), &heads, &pieces));
+    if let Some(loaded) = loaded.filter(|_| found.report.is_lossy()) {
+        found = found.known(loaded, &pieces, &generations)?;
+    }
     found.report.is_list_lost = found.renew(&mut list, &heads);
     let (levels, damaged) = list.open_damaged(medium, &layout);
     found.take_tables(&levels, medium)?;
-    let mut generations = vec![0; layout.segments as usize];
-    for it in candidates.iter().filter(|it| it.generation >= reader.tail) {
-        generations[it.slot as usize] = it.generation;
-    }
     if found.report.is_list_lost {
         found.yield_to_tables(&levels, &generations, medium)?;
     }
     let (replayed, lost, mut report) = (found.replayed, found.lost, found.report);
     report.tables_damaged = damaged;
+    report.bytes_cut_off = layout.capacity_bytes().saturating_sub(medium.capacity_bytes());
     let mut salvage = Salvage {
         superblock,
         replayed,
@@ -229,6 +248,21 @@ pub fn salvage(medium: &dyn Device) -> Result<Salvage, OpenError> {
     salvage.report.pages_lost = gaps.iter().map(|gap| LostPages::new(gap, structures)).collect();
     salvage.conclude(lost, &reader.described, &kept);
     Ok(salvage)
+}
+
+/// The newest checkpoint that is whole, if all that came since would be in the log; the last record that any has seen durable.
+fn newest_checkpoint(
+    reader: &Reader<'_>,
+    superblock: &Superblock,
+    heads: &Heads,
+    generations: &[u64],
+) -> (Option<Loaded>, u64) {
+    let slots = (0..).zip(generations).filter(|(_, generation)| **generation > 0);
+    let places = slots.map(|(slot, &generation)| (generation, slot)).collect();
+    let list = &reader.list.1;
+    let fresh = || Replayed::new(superblock, list.flushed, !list.tables.is_empty());
+    let fits = |it: &Loaded| it.start.generation >= reader.tail;
+    checkpoint::load(reader.medium, &reader.layout, &heads.parts, &places, fresh, fits)
 }
 
 impl Salvage {
@@ -368,6 +402,16 @@ impl Reader<'_> {
         });
         let latest = distances.max();
         Ok(latest.and_then(|distance| newest.checked_add_signed(i64::from(distance))))
+    }
+
+    /// True if something may be lost before the oldest segment that was found, or at its beginning.
+    fn lacks_beginning(&self, oldest: Option<&Candidate>, heads: &Heads, pieces: &[Piece]) -> bool {
+        let Some(oldest) = oldest else { return false };
+        if let Some(header) = oldest.header {
+            return header.previous > 0 && header.previous >= self.tail;
+        }
+        let first = pieces.first().filter(|it| it.at == self.layout.block_bytes);
+        heads.damaged.len() > 1 || first.is_none_or(|it| it.header.is_none())
     }
 
     fn scan(&mut self, candidate: &Candidate, pieces: &mut Vec<Piece>) -> Result<(), MediaError> {
@@ -602,6 +646,79 @@ impl<'a> Found<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The same, as a checkpoint tells it: which entries were there, and where. The log behind the checkpoint is applied to that.
+    /// Entries that cannot be read are lost by name, whatever else their records had.
+    fn known(&self, loaded: Loaded, pieces: &[Piece], generations: &[u64]) -> Result<Self, MediaError> {
+        let start = loaded.start;
+        let mut known = Self {
+            reader: self.reader,
+            lost: Lost::new(),
+            report: SalvageReport {
+                checkpoint: start.record,
+                ..SalvageReport::default()
+            },
+            unknown: Unknown {
+                is_excluded: true,
+                next: loaded.replayed.next_structure,
+                ..Unknown::default()
+            },
+            replayed: loaded.replayed,
+        };
+        let behind = pieces.partition_point(|it| (it.generation, it.at) < (start.generation, start.end));
+        known.take_all(&pieces[behind..], Some(start.record + 1))?;
+        known.give_up_unreadable(&self.replayed, generations);
+        Ok(known)
+    }
+
+    /// Gives up the entries whose values cannot be read. Of positions, which have one value, the log may know `another` place.
+    fn give_up_unreadable(&mut self, another: &Replayed, generations: &[u64]) {
+        let (layout, medium) = (self.reader.layout, self.reader.medium);
+        let is_readable = |at: &Location| {
+            let generation = generations.get(at.slot as usize);
+            let is_whole = |&generation: &u64| {
+                let it = fetch::Found::new(layout, *at, generation);
+                let mut bytes = vec![0; it.length()];
+                medium.read_at(it.offset(), &mut bytes).is_ok() && it.extract(&bytes).is_ok()
+            };
+            generation.is_some_and(|generation| at.is_lost() || at.length == 0 || is_whole(generation))
+        };
+        for (&id, structure) in &mut self.replayed.structures {
+            let mut unreadable = Vec::new();
+            structure.each(|key, at| {
+                if !at.is_removed() && !is_readable(&at) {
+                    unreadable.push((key, at));
+                }
+            });
+            let usage = &mut self.replayed.usage;
+            let another = another.structures.get(&id);
+            for (key, at) in unreadable {
+                let place = match key {
+                    Key::Position(position) => another.and_then(|it| it.find_position(position)),
+                    Key::Bytes(_) => None,
+                };
+                let kind = match structure.kind {
+                    Kind::Log => EntryKind::Append,
+                    Kind::Queue => EntryKind::Push,
+                    Kind::Map | Kind::Tree => EntryKind::Remove,
+                };
+                match (place.filter(is_readable), &key) {
+                    (Some(place), _) => structure.apply(kind, key, place, true, usage),
+                    (None, Key::Position(position)) if kind == EntryKind::Append => {
+                        structure.miss(*position, usage);
+                    }
+                    (None, _) => {
+                        self.lost.entry(id).or_default().insert(key.clone());
+                        let gone = match kind {
+                            EntryKind::Push => EntryKind::Acknowledge,
+                            kind => kind,
+                        };
+                        structure.apply(gone, key, at, self.replayed.has_tables, usage);
+                    }
+                }
+            }
+        }
     }
 
     fn drop(&mut self, id: StructureId) {

@@ -23,6 +23,8 @@ pub struct VerifyReport {
     pub epoch: u64,
     /// Segments of the log, and of the area.
     pub segments: (u32, u32),
+    /// Bytes of the area; its medium may have more.
+    pub area_bytes: u64,
     /// Records of the log.
     pub records: u64,
     /// Their entries.
@@ -46,6 +48,7 @@ pub struct VerifyReport {
 /// Checks everything that opening would rely on, and changes nothing.
 pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
     let survey = survey(medium)?;
+    survey.checkpoint(medium)?;
     let levels = survey.levels(medium)?;
     for (_, view) in levels.all() {
         reader::verify(&view.table, medium).map_err(table_error)?;
@@ -65,6 +68,7 @@ pub fn verify(medium: &dyn Device) -> Result<VerifyReport, OpenError> {
         uuid: survey.superblock.uuid,
         epoch: survey.superblock.epoch,
         segments: (survey.chain.len() as u32, survey.superblock.layout.segments),
+        area_bytes: survey.superblock.layout.capacity_bytes(),
         records,
         entries: replayed.entries,
         live_bytes: replayed.usage.all.live,

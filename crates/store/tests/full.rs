@@ -37,6 +37,30 @@ fn full(layout: Layout) -> (Rig, u32) {
     unreachable!("an area has an end")
 }
 
+/// The figure of docs/bindings.md: all descriptions have to fit a record, and each takes 30 bytes and its name.
+#[test]
+fn an_area_holds_as_many_structures_as_a_record_describes() {
+    let layout = Layout::for_capacity(64 << 20, 4096).expect("there is room");
+    let mut image = vec![0; layout.capacity_bytes() as usize];
+    store::create(&mut image, layout, [1; 16]).expect("it fits");
+    let (mut engine, _) = store::Engine::open(&mut image, Options::default()).expect("it is new");
+    let mut count = 0;
+    let refused = loop {
+        let made = engine.create(&format!("structure-{count:06}"), Kind::Map, Durability::Sync);
+        while let Some(write) = engine.next_write() {
+            base::Device::write_at(&mut image, write.offset(), write.bytes()).expect("inside");
+            engine.written(write, Ok(()));
+        }
+        match made {
+            Ok(_) => count += 1,
+            Err(SubmitError::Busy) => {}
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(refused, SubmitError::TooManyStructures);
+    assert!((5_590..5_610).contains(&count), "{count}");
+}
+
 fn put(key: u32, byte: u8) -> Owned {
     Owned::Put(MAP, key.to_be_bytes().to_vec(), vec![byte; VALUE_BYTES])
 }

@@ -12,7 +12,7 @@ use area::{Area, AreaError, AreaOptions};
 use base::Device;
 use clap::Args;
 use clap::Subcommand;
-use medium::{judged, keys, open, pages, tell_pages, text};
+use medium::{hole_at_end, judged, keys, open, pages, tell_pages, text};
 use runtime::{MediaFile, MediaOpenError};
 use serde_json::{Value, json};
 use std::io::Write;
@@ -94,7 +94,7 @@ pub enum StoreCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Write a repaired copy of an area that does not open; the area itself stays as it is
+    /// Write a repaired copy of a damaged area, whether or not it opens; the area itself stays as it is
     Repair {
         /// File or block device
         file: PathBuf,
@@ -166,6 +166,16 @@ fn grow(path: &Path, size: Option<Size>, as_json: bool) -> anyhow::Result<()> {
         AreaError::Media(_) | AreaError::HoldsData { .. } => Failure::Usage(error.to_string()),
         error => Failure::Usage(format!("{}: {error}", path.display())),
     })?;
+    let layout = area.layout();
+    let has = layout.capacity_bytes();
+    // An area has whole segments, so it may have somewhat more than it was asked to grow to.
+    if let Some(size) = size.filter(|size| size.0 + u64::from(layout.segment_bytes) <= has) {
+        bail!(Failure::Usage(format!(
+            "{} has {} ({has} bytes), and an area does not become smaller: give a larger --size than {size}",
+            path.display(),
+            Size(has),
+        )));
+    }
     let grown = area.grow(size.map_or(0, |size| size.0));
     let bytes = grown.with_context(|| path.display().to_string())?;
     match as_json {
@@ -181,7 +191,17 @@ fn verify(path: &Path, as_json: bool) -> anyhow::Result<()> {
         Err(error) => return print(path, &live::verify(path, error)?, true, as_json),
     };
     match store::verify(&medium) {
-        Ok(report) => print(path, &report, false, as_json),
+        Ok(report) => {
+            print(path, &report, false, as_json)?;
+            if let Some(bytes) = hole_at_end(medium.as_file(), report.area_bytes) {
+                eprintln!(
+                    "{}: the last {bytes} bytes of the file are a hole, which no area has: if the file was cut off and grown again, the \
+                     end of the log may be lost, and nothing in the area tells; compare with a backup",
+                    path.display()
+                );
+            }
+            Ok(())
+        }
         Err(error) => damaged(path, &medium, error, as_json),
     }
 }
@@ -256,19 +276,22 @@ fn damaged(path: &Path, medium: &MediaFile, damage: OpenError, as_json: bool) ->
             if !as_json {
                 tell_pages(
                     &found.pages_unreadable,
-                    "cannot be read: overwrite or remove them",
+                    "cannot be read: overwrite or remove them, or use a repaired copy",
                 );
             }
             bail!(
-                "{error}; programs open the area, and read everything else: {} entries",
-                found.entries - found.unreadable.len() as u64
+                "{error}; programs open the area, and read everything else: {} entries. `switchyard store repair {}` tells \
+                 what a repaired copy would keep",
+                found.entries - found.unreadable.len() as u64,
+                path.display()
             )
         }
         Ok(found) => bail!(
-            "{error}; programs open the area by a checkpoint of its index, and read {} of {} entries: copy what you need \
-             while it opens",
+            "{error}; programs open the area by a checkpoint of its index, and read {} of {} entries, until that is \
+             damaged, too: `switchyard store repair {} --yes` writes a sound copy of them",
             found.entries - found.unreadable.len() as u64,
             found.entries,
+            path.display()
         ),
         Err(_) => bail!(
             "{error}; programs cannot open the area: `switchyard store repair {}` tells what a repaired copy would keep",
@@ -390,6 +413,42 @@ fn number_in(path: &Path, all: &[DumpEntry], name: &str) -> anyhow::Result<u32> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An area that was cut off and grown back looks sound, and nothing was said.
+    #[test]
+    fn a_file_that_ends_with_a_hole_is_told_from_one_that_was_made_as_an_area() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.area");
+        drop(Area::open(&path, &AreaOptions::new(16 << 20)).unwrap());
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .unwrap();
+        let bytes = store::verify(&open(&path).unwrap()).unwrap().area_bytes;
+        file.sync_all().unwrap();
+        assert_eq!(hole_at_end(&file, bytes), None);
+        file.set_len(10 << 20).unwrap();
+        file.set_len(16 << 20).unwrap();
+        assert_eq!(hole_at_end(&file, bytes), Some(bytes - (10 << 20)));
+        verify(&path, false).unwrap();
+    }
+
+    /// Bug: a smaller size was taken, and nothing done. Cause: growing takes "at least" so many bytes.
+    #[test]
+    fn an_area_is_not_grown_to_less_than_it_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.area");
+        let area = Area::open(&path, &AreaOptions::new(16 << 20)).unwrap();
+        let has = area.layout().capacity_bytes();
+        drop(area);
+        let error = grow(&path, Some(Size(8 << 20)), false).unwrap_err();
+        assert!(error.to_string().contains(&has.to_string()), "{error}");
+        assert_eq!(error.downcast_ref::<Failure>().map(Failure::code), Some(2));
+        grow(&path, Some(Size(has)), false).unwrap();
+        let now = store::verify(&open(&path).unwrap()).unwrap().area_bytes;
+        assert_eq!(now, has);
+    }
 
     /// It said that an offset is outside the medium.
     #[test]

@@ -216,7 +216,8 @@ impl View {
         if newest.is_some_and(|newest| !heads.log.contains_key(&newest)) {
             return Ok(None);
         }
-        let survey = survey_of(device, (superblock, superblocks_damaged), heads)?;
+        let mut survey = survey_of(device, (superblock, superblocks_damaged), heads)?;
+        survey.is_followed = true;
         let levels = Arc::new(survey.levels(device)?);
         let (replayed, ..) = survey.structures(device)?;
         let mut generations = vec![0; layout.segments as usize];

@@ -4,6 +4,7 @@
 //! one thread at a time.
 
 use crate::events;
+use crate::size::Size;
 use area::catalog::{CatalogMedia, HandedOut, WorkError};
 use base::event::{Kind, Source};
 use runtime::MediaFile;
@@ -26,6 +27,16 @@ pub struct Shares {
 }
 
 impl Shares {
+    /// The quotas in words, each value as `told`; no word if there are none.
+    fn words(&self, told: impl Fn(u64) -> String) -> Vec<String> {
+        let named = self
+            .users
+            .iter()
+            .map(|(user, share)| format!("{} for user {user}", told(*share)));
+        let others = self.others.map(|share| format!("{} for each user", told(share)));
+        others.into_iter().chain(named).collect()
+    }
+
     fn of(&self, user: u32, is_admin: bool) -> Option<u64> {
         let default = if is_admin { None } else { self.others };
         self.users.get(&user).copied().or(default)
@@ -46,6 +57,20 @@ pub struct Quotas {
 }
 
 impl Quotas {
+    /// For the operator, at the start: quotas are those of the command line, and end with the server.
+    pub fn words(&self) -> String {
+        let all = [
+            self.bytes.words(|bytes| Size(bytes).to_string()),
+            self.operations.words(|count| format!("{count} operations/s")),
+            self.bandwidth.words(|bytes| format!("{}/s", Size(bytes))),
+        ]
+        .concat();
+        match all.is_empty() {
+            true => "quotas: none, each user may have all that is free".into(),
+            false => format!("quotas: {}", all.join(", ")),
+        }
+    }
+
     fn of(&self, user: u32) -> Quota {
         let is_admin = [0, self.server].contains(&user);
         let operations = self.operations.of(user, is_admin).unwrap_or(0);
@@ -408,6 +433,26 @@ mod tests {
         group: 0,
         is_admin: true,
     };
+
+    /// Bug: a start without `--quota` lifted the quotas of the start before, and said nothing.
+    #[test]
+    fn the_quotas_of_a_start_are_told_and_so_is_that_there_are_none() {
+        let mut quotas = Quotas {
+            bytes: Shares::default(),
+            operations: Shares::default(),
+            bandwidth: Shares::default(),
+            server: 0,
+        };
+        assert_eq!(
+            quotas.words(),
+            "quotas: none, each user may have all that is free"
+        );
+        quotas.bytes.others = Some(4 << 30);
+        quotas.bytes.users.insert(1000, 8 << 30);
+        quotas.operations.others = Some(500);
+        let told = "quotas: 4 GiB for each user, 8 GiB for user 1000, 500 operations/s for each user";
+        assert_eq!(quotas.words(), told);
+    }
 
     /// A catalog in `path` with one area.
     fn keeper_of(path: &std::path::Path) -> Keeper {

@@ -156,15 +156,16 @@ struct ServeArgs {
     /// Hand out loop devices over the files of a directory, so that nobody can extend them (root)
     #[arg(long)]
     strict: bool,
-    /// Bytes for a user's areas: UID=SIZE for one user, SIZE for each other user [default: no limit]
+    /// Bytes for a user's areas: UID=SIZE for one user, SIZE for each other user [default: no limit,
+    /// also if there was one before]
     #[arg(long, value_name = "[UID=]SIZE", value_parser = parse_quota)]
     quota: Vec<(Option<u32>, u64)>,
     /// Operations a second for a user's areas together, of reads and of writes each: UID=N for one user, N for each
-    /// other user (root); 0 for no limit [default: no limit]
+    /// other user (root); 0 for no limit [default: no limit, also if there was one before]
     #[arg(long, value_name = "[UID=]N", value_parser = parse_count_quota)]
     quota_iops: Vec<(Option<u32>, u64)>,
     /// Bytes a second for a user's areas together, of reads and of writes each (root); 0 for no limit
-    /// [default: no limit]
+    /// [default: no limit, also if there was one before]
     #[arg(long, value_name = "[UID=]SIZE", value_parser = parse_quota)]
     quota_bandwidth: Vec<(Option<u32>, u64)>,
 }
@@ -334,6 +335,7 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
     if has_rates && !media.can_limit() {
         bail!("{}", WorkError::NoRates);
     }
+    let told = quotas.words();
     let listener = server::listen(socket)?;
     let (keeper, cut) = Keeper::start(media, table, catalog, quotas);
     let keeper = Arc::new(keeper);
@@ -346,7 +348,7 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let line = json!({
             "socket": socket, "capacity_bytes": capacity, "used_bytes": used, "areas": areas, "changes_cut": cut,
-            "pid": std::process::id(),
+            "pid": std::process::id(), "quotas": told,
         });
         println!("{line}");
     } else {
@@ -356,6 +358,7 @@ fn serve(socket: &Path, args: &ServeArgs, as_json: bool) -> anyhow::Result<()> {
             Size(capacity),
             socket.display()
         );
+        println!("{told}");
     }
     crate::out::flush();
     while !signals.wait(TEND_EVERY)? {

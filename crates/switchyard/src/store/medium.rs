@@ -2,7 +2,10 @@
 
 use crate::failure::Failure;
 use runtime::{MediaFile, MediaOpenError};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use serde_json::{Value, json};
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::Path;
 use store::{EntryKey, LostPages, OpenError};
@@ -27,6 +30,27 @@ pub(super) fn open(path: &Path) -> anyhow::Result<MediaFile> {
         MediaOpenError::InUse(_) => Failure::InUse(error.to_string()).into(),
         error => Failure::Uncheckable(error.to_string()).into(),
     })
+}
+
+/// Bytes at the end of an area of `area_bytes` that were never written, if it is in a file. An area is written from end to end when it is made, so a
+/// file with such a hole was cut off and grown again, or copied by a program that leaves zeros out.
+pub(super) fn hole_at_end(file: &File, area_bytes: u64) -> Option<u64> {
+    file.metadata().ok().filter(fs::Metadata::is_file)?;
+    let last = area_bytes.checked_sub(1)?;
+    match rustix::fs::seek(file, SeekFrom::Data(last)) {
+        Err(Errno::NXIO) => {}
+        _ => return None,
+    }
+    // The hole begins where the last data end.
+    let mut at = 0;
+    loop {
+        let hole = rustix::fs::seek(file, SeekFrom::Hole(at)).ok()?;
+        match rustix::fs::seek(file, SeekFrom::Data(hole)) {
+            Ok(data) => at = data,
+            Err(Errno::NXIO) => return area_bytes.checked_sub(hole).filter(|&bytes| bytes > 0),
+            Err(_) => return None,
+        }
+    }
 }
 
 /// An area that cannot be judged at all is another exit code than one that is damaged.

@@ -1,4 +1,5 @@
-//! `switchyard store repair`: decides, tells, and then writes a copy. The damaged area is only read.
+//! `switchyard store repair`: decides, tells, and then writes a copy. The damaged area is only read. An area that opens although it is
+//! damaged gets a copy, too: nothing else makes it sound.
 
 use super::medium::{judged, key, keys, open, pages, tell_pages};
 use crate::failure::Failure;
@@ -9,25 +10,27 @@ use serde_json::json;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use store::{OpenError, Salvage, SalvageReport};
+use store::{Examination, OpenError, Salvage, SalvageReport};
 
 /// Keys that are told of each structure; the JSON has all.
 const KEYS_TOLD: usize = 10;
 
 pub(super) fn run(path: &Path, yes: bool, to: Option<&Path>, as_json: bool) -> anyhow::Result<()> {
     let medium = open(path)?;
-    let damage = match store::examine(&medium) {
-        Ok(found) => return opens(path, &found, as_json),
-        Err(damage) => damage,
+    let examined = store::examine(&medium);
+    let damage = match (store::verify(&medium), &examined) {
+        (Ok(_), Ok(found)) => return opens(path, found, as_json),
+        (Err(damage), _) | (Ok(_), &Err(damage)) => damage,
     };
+    let opened = examined.ok();
     let error = judged(path, damage);
-    if error.is::<Failure>() {
+    if error.is::<Failure>() && !matches!(damage, OpenError::TooSmall { .. }) {
         return Err(error);
     }
     let salvage = store::salvage(&medium).map_err(|error| judged(path, error))?;
     let copy = copy_path(path, to)?;
     if !yes {
-        tell(path, damage, salvage.report(), None, as_json)?;
+        tell(path, damage, opened.as_ref(), salvage.report(), None, as_json)?;
         bail!(
             "{} is damaged and stays as it is; --yes writes the copy {}",
             path.display(),
@@ -35,42 +38,36 @@ pub(super) fn run(path: &Path, yes: bool, to: Option<&Path>, as_json: bool) -> a
         );
     }
     write(path, &medium, &salvage, &copy)?;
-    tell(path, damage, salvage.report(), Some(&copy), as_json)
+    tell(
+        path,
+        damage,
+        opened.as_ref(),
+        salvage.report(),
+        Some(&copy),
+        as_json,
+    )
 }
 
-/// An area that opens is left alone.
+/// A sound area is left alone. A copy that was repaired before may lack positions.
 fn opens(path: &Path, found: &store::Examination, as_json: bool) -> anyhow::Result<()> {
     let unreadable = found.unreadable.len();
     if as_json {
         let value = json!({
-            "opens": true, "entries": found.entries, "needs_checkpoint": found.needs_checkpoint,
-            "unreadable": keys(&found.unreadable), "pages_unreadable": pages(&found.pages_unreadable),
+            "opens": true, "entries": found.entries, "unreadable": keys(&found.unreadable),
         });
         println!("{}", serde_json::to_string_pretty(&value)?);
     } else {
-        println!("{}: the area opens, nothing to repair", path.display());
+        println!("{}: sound, nothing to repair", path.display());
         println!(
             "  {} of {} entries can be read",
             found.entries - unreadable as u64,
             found.entries
         );
-        tell_pages(
-            &found.pages_unreadable,
-            "cannot be read: overwrite or remove them",
-        );
         for (name, it) in found.unreadable.iter().take(KEYS_TOLD) {
-            println!(
-                "  {name}: {} cannot be read: overwrite, remove or trim it",
-                key(it)
-            );
-        }
-        if found.needs_checkpoint {
-            println!(
-                "  its log is damaged before the checkpoint of its index: copy what you need while it opens"
-            );
+            println!("  {name}: {} is lost: trim the log beyond it", key(it));
         }
     }
-    match unreadable + found.pages_unreadable.len() {
+    match unreadable {
         0 => Ok(()),
         count => Err(Failure::Problems(count).into()),
     }
@@ -79,6 +76,7 @@ fn opens(path: &Path, found: &store::Examination, as_json: bool) -> anyhow::Resu
 fn tell(
     path: &Path,
     damage: OpenError,
+    opened: Option<&Examination>,
     report: &SalvageReport,
     copy: Option<&Path>,
     as_json: bool,
@@ -95,7 +93,8 @@ fn tell(
             })
             .collect();
         let value = json!({
-            "opens": false, "damage": damage.to_string(), "copy": copy, "records": report.records,
+            "opens": opened.is_some(), "damage": damage.to_string(), "copy": copy, "checkpoint": report.checkpoint,
+            "bytes_cut_off": report.bytes_cut_off, "records": report.records,
             "records_damaged": report.records_damaged, "records_lost": report.records_lost,
             "records_unnamed": report.records_unnamed, "structures": structures,
             "list_lost": report.is_list_lost, "tables_damaged": report.tables_damaged,
@@ -105,6 +104,19 @@ fn tell(
         return Ok(());
     }
     println!("{}: {damage}", path.display());
+    if let Some(found) = opened {
+        println!(
+            "  programs open it all the same, and read {} of {} entries",
+            found.entries - found.unreadable.len() as u64,
+            found.entries
+        );
+    }
+    if report.bytes_cut_off > 0 {
+        println!(
+            "  the last {} bytes are cut off: what was written last may be lost without a trace",
+            report.bytes_cut_off
+        );
+    }
     match copy {
         Some(copy) => println!("  the copy {} is sound:", copy.display()),
         None => println!("  a copy would have:"),
@@ -282,6 +294,61 @@ mod tests {
         let error = run(&path, true, None, false).expect_err("there is a copy");
         assert!(error.to_string().contains("exists"), "{error}");
         assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 2);
+    }
+
+    /// Bug: an area that opened by its checkpoint only had "nothing to repair", and `problems found`. Cause: `repair` asked whether the
+    /// area opens. Fix: it asks whether the area is sound.
+    #[test]
+    fn an_area_that_opens_by_its_checkpoint_only_gets_a_sound_copy() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("app.area");
+        let area = Area::open(&path, &AreaOptions::new(16 << 20)).expect("a new area");
+        let map = area.map("settings").expect("there is room");
+        let value = |key: u16| [&key.to_le_bytes()[..], &[7; 3000]].concat();
+        let put = |key: u16| map.put(&key.to_le_bytes(), &value(key)).expect("there is room");
+        (0..2000).for_each(put);
+        while area.stats().checkpoints == 0 {
+            std::thread::yield_now();
+        }
+        drop((map, area));
+        let mut bytes = fs::read(&path).expect("it is there");
+        bytes[8192 + 40_000..][..40_000].fill(0xe3);
+        fs::write(&path, &bytes).expect("it is ours");
+        let found = store::examine(&open(&path).expect("a file")).expect("it opens");
+        assert!(found.needs_checkpoint && !found.unreadable.is_empty());
+        let error = super::super::verify(&path, true).expect_err("it is damaged");
+        assert!(error.to_string().contains("store repair"), "{error}");
+        let error = run(&path, false, None, true).expect_err("it is damaged");
+        assert!(error.to_string().contains("--yes writes the copy"), "{error}");
+        run(&path, true, None, true).expect("there is room");
+        assert_eq!(fs::read(&path).expect("it is there"), bytes);
+        let copy = directory.path().join("app.area.repaired");
+        super::super::verify(&copy, true).expect("the copy is sound");
+        let area = Area::open(&copy, &AreaOptions::new(0)).expect("the copy is sound");
+        let map = area.map("settings").expect("it is there");
+        assert_eq!(
+            map.len().expect("there"),
+            found.entries - found.unreadable.len() as u64
+        );
+    }
+
+    /// It told how many bytes there are, and no way out.
+    #[test]
+    fn an_area_whose_end_is_cut_off_gets_a_copy_of_what_is_left() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("app.area");
+        let area = Area::open(&path, &AreaOptions::new(16 << 20)).expect("a new area");
+        let map = area.map("settings").expect("there is room");
+        (0..50u8).for_each(|key| map.put(&[key], &[key; 2000]).expect("there is room"));
+        drop((map, area));
+        let file = OpenOptions::new().write(true).open(&path).expect("it is ours");
+        file.set_len(10 << 20).expect("it is ours");
+        let error = super::super::verify(&path, true).expect_err("it is cut off");
+        assert!(error.to_string().contains("store repair"), "{error}");
+        run(&path, true, None, true).expect("there is room");
+        let copy = directory.path().join("app.area.repaired");
+        let area = Area::open(&copy, &AreaOptions::new(0)).expect("the copy is sound");
+        assert_eq!(area.map("settings").expect("there").len().expect("there"), 50);
     }
 
     #[test]
