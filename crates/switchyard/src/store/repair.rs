@@ -103,20 +103,7 @@ fn tell(
         println!("{}", serde_json::to_string_pretty(&value)?);
         return Ok(());
     }
-    println!("{}: {damage}", path.display());
-    if let Some(found) = opened {
-        println!(
-            "  programs open it all the same, and read {} of {} entries",
-            found.entries - found.unreadable.len() as u64,
-            found.entries
-        );
-    }
-    if report.bytes_cut_off > 0 {
-        println!(
-            "  the last {} bytes are cut off: what was written last may be lost without a trace",
-            report.bytes_cut_off
-        );
-    }
+    tell_damage(path, damage, opened, report);
     match copy {
         Some(copy) => println!("  the copy {} is sound:", copy.display()),
         None => println!("  a copy would have:"),
@@ -154,6 +141,24 @@ fn tell(
     }
     tell_tables(report);
     Ok(())
+}
+
+/// Tells what is wrong with the area, and what programs have of it.
+fn tell_damage(path: &Path, damage: OpenError, opened: Option<&Examination>, report: &SalvageReport) {
+    println!("{}: {damage}", path.display());
+    if let Some(found) = opened {
+        println!(
+            "  programs open it all the same, and read {} of {} entries",
+            found.entries - found.unreadable.len() as u64,
+            found.entries
+        );
+    }
+    if report.bytes_cut_off > 0 {
+        println!(
+            "  the last {} bytes are cut off: what was written last may be lost without a trace",
+            report.bytes_cut_off
+        );
+    }
 }
 
 /// Tells what is lost of tables.
