@@ -47,7 +47,6 @@ impl Gateway {
         if header.op == Op::Status && self.peers.answered(now, &header) {
             return;
         }
-        // An answer to an earlier start of this gateway may carry a number that is in use again.
         let flight = &mut self.traffic.flight;
         if !flight.control.awaits_answer(&header) {
             return;

@@ -188,10 +188,16 @@ impl Control {
         own.copied().unwrap_or(self.session)
     }
 
-    /// True if this answers what was asked, in the session in which it was.
+    /// True if this answers what was asked.
     pub fn awaits_answer(&self, header: &Header) -> bool {
+        self.asked(header).is_some()
+    }
+
+    /// The request that this answers, by its session, too: an earlier start of this gateway may have asked with a number that is in use
+    /// again.
+    fn asked(&self, header: &Header) -> Option<usize> {
         let is_it = |ask: &Ask| (ask.number, ask.session) == (header.request, header.session);
-        self.asks.iter().any(is_it)
+        self.asks.iter().position(is_it)
     }
 
     fn ask(
@@ -391,7 +397,7 @@ impl Control {
     /// Takes an answer. A node's status, if it is one.
     pub fn answered(&mut self, now: Instant, packet: &Packet) -> Option<&NodeStatus> {
         let header = packet.header;
-        let index = self.asks.iter().position(|ask| ask.number == header.request)?;
+        let index = self.asked(&header)?;
         let ask = &self.asks[index];
         let (owner, vssd, insists) = (ask.owner, ask.vssd, ask.insists);
         match header.code {

@@ -154,9 +154,8 @@ impl Gateway {
         let mut named = led.filter(|(_, session)| **session == header.session);
         match named.find(|(id, _)| is_it(**id)).map(|(id, _)| *id) {
             Some(id) => self.leave_volume(now, id, Lead::Superseded),
-            // It is no volume's any more: nobody waits for it. What an earlier start asked may have a number that is in use again.
-            None if flight.control.awaits_answer(&header) => _ = flight.control.answered(now, packet),
-            None => {}
+            // It is no volume's any more: nobody waits for it.
+            None => _ = flight.control.answered(now, packet),
         }
     }
 
