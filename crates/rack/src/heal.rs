@@ -51,7 +51,6 @@ pub use rules::Rules;
 /// The healing of a rack.
 #[derive(Debug)]
 pub struct Heal {
-    rules: Rules,
     members: Members,
     /// Sets that lack copies, by volume and index, since when.
     degraded: BTreeMap<(u32, usize), Instant>,
@@ -72,7 +71,6 @@ impl Heal {
     /// Of a rack about which nothing is known yet.
     pub fn new(now: Instant, rules: Rules) -> Self {
         Self {
-            rules,
             members: Members::new(now, rules),
             degraded: BTreeMap::new(),
             without_room: BTreeSet::new(),
@@ -96,7 +94,7 @@ impl Heal {
 
     /// The rules.
     pub fn rules(&self) -> &Rules {
-        &self.rules
+        &self.members.rules
     }
 
     /// Volumes of which a set lacks a copy that no node has room for that answers.
@@ -168,14 +166,14 @@ impl Heal {
             }
             let stays = set.replicas.iter().filter(|r| !lost.contains(&r.vssd));
             let kept = set.leaving.filter(LeavingRecord::may_stay);
-            let kept = kept.map(|LeavingRecord { vssd, node, .. }| ReplicaRecord { vssd, node });
+            let kept = kept.map(ReplicaRecord::from);
             let stays = stays.chain(kept.as_ref());
             let is_there = |replica: &&ReplicaRecord| {
                 self.members.is_well(replica) && self.members.answers(replica.node)
             };
             let mut stay = stays.filter(is_there).peekable();
             let waited = self.members.waited(now, &lost);
-            let is_patient = waited.is_some_and(|waited| waited >= self.rules.patience);
+            let is_patient = waited.is_some_and(|waited| waited >= self.members.rules.patience);
             if stay.peek().is_some() && (is_patient || stay.any(|replica| self.members.serves(replica))) {
                 victims.push((volume.0, index, lost));
             }
@@ -223,9 +221,8 @@ impl Heal {
             let set = set_mut(next, volume, index);
             let mut left = Vec::new();
             if let Some(leaving) = set.leaving.take_if(|leaving| self.members.is_lost(leaving.vssd)) {
-                let (vssd, node) = (leaving.vssd, leaving.node);
-                left.push(set.left(ReplicaRecord { vssd, node }));
-                set.note_expelled(&[vssd], leaving.was_primary);
+                left.push(set.left(leaving.into()));
+                set.note_expelled(&[leaving.vssd], leaving.was_primary);
             }
             if deletes {
                 let (gone, stay) = set
@@ -354,12 +351,12 @@ impl Heal {
             let since = *self.degraded.entry((volume, index)).or_insert(now);
             let set = set_mut(next, volume, index).clone();
             let has_source = set.replicas.iter().any(|replica| self.members.is_well(replica));
-            if joins >= self.rules.joins_max || set.is_changing() || !has_source {
+            if joins >= self.members.rules.joins_max || set.is_changing() || !has_source {
                 continue;
             }
             // Nobody who is wanted has to come back.
             let none_returns = set.expelled.iter().all(|left| next.goes(left.node));
-            let is_late = none_returns || now.since(since) >= self.rules.rebuild_after;
+            let is_late = none_returns || now.since(since) >= self.members.rules.rebuild_after;
             let back = set
                 .expelled
                 .iter()
@@ -423,7 +420,7 @@ impl Heal {
 
     /// Lets members move, and tells which nodes have none any more.
     fn move_members(&mut self, now: Instant, next: &mut Snapshot, charge: Charge, rooms: &mut Rooms) {
-        let since = self.changed_at + self.rules.ask_every;
+        let since = self.changed_at + self.members.rules.ask_every;
         let is_fresh = |id: u8| {
             let is_gone = next.is_replaced(id) && !rooms.is_open(id);
             is_gone || self.members.heard(id).is_some_and(|heard| heard >= since)
@@ -440,7 +437,7 @@ impl Heal {
                         && self.members.serves(replica)
                 },
                 is_fresh,
-                moves_max: self.rules.moves_max,
+                moves_max: self.members.rules.moves_max,
                 charge,
             },
         );

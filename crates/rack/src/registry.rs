@@ -39,6 +39,12 @@ impl From<(VssdId, NodeId)> for ReplicaRecord {
     }
 }
 
+impl From<LeavingRecord> for ReplicaRecord {
+    fn from(LeavingRecord { vssd, node, .. }: LeavingRecord) -> Self {
+        Self { vssd, node }
+    }
+}
+
 /// A vSSD that is to be deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftRecord {
@@ -171,7 +177,7 @@ impl SetRecord {
     pub fn expel(&mut self, lost: &[u32]) {
         self.copies = self.wanted() as u32;
         let kept = self.leaving.take_if(|leaving| leaving.may_stay());
-        let kept = kept.map(|LeavingRecord { vssd, node, .. }| ReplicaRecord { vssd, node });
+        let kept = kept.map(ReplicaRecord::from);
         self.replicas.extend(kept);
         let was_primary = lost.contains(&self.replicas[0].vssd);
         let (gone, stay) = self
@@ -207,6 +213,11 @@ impl SetRecord {
             .filter(is_safe)
             .map(|left| self.left(*left))
             .collect()
+    }
+
+    /// All vSSDs of the set, which are to be deleted.
+    pub fn all_left(&self) -> impl Iterator<Item = LeftRecord> {
+        self.vssds().map(|member| self.left(member.into()))
     }
 
     /// A vSSD of the set that is to be deleted.
@@ -574,8 +585,8 @@ impl Snapshot {
             .unwrap_or_default();
         let sets = || made.iter().chain(grown);
         let of_set = |set: &SetRecord| {
-            let all = set.vssds().filter(|(vssd, _)| kept.contains(vssd));
-            let kept = all.map(|member| set.left(member.into()));
+            let all = set.all_left();
+            let kept = all.filter(|left| kept.contains(&VssdId(left.vssd)));
             kept.chain(set.left_behind()).collect::<Vec<_>>()
         };
         let left: Vec<LeftRecord> = sets().flat_map(of_set).collect();

@@ -31,7 +31,7 @@ use base::{Instant, NodeId, VolumeId, VssdId};
 use rack::control::Intent;
 use rack::exchange::ChangeState;
 use rack::part::{Part, mark_since};
-use rack::registry::{LeavingRecord, ReplicaRecord, SetRecord, VolumeRecord};
+use rack::registry::{SetRecord, VolumeRecord};
 use wire::rack::Code;
 
 /// The changes under way.
@@ -266,8 +266,7 @@ fn ask(now: Instant, control: &mut Control, volume: &VolumeRecord, change: &Chan
             control.insist(owner);
         }
         (Step::Retire(leaving), _) => {
-            let LeavingRecord { vssd, node, .. } = leaving;
-            control.delete(now, owner, set.left(ReplicaRecord { vssd, node }));
+            control.delete(now, owner, set.left(leaving.into()));
             control.insist(owner);
         }
         (Step::Settle, _) => {

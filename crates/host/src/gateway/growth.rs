@@ -33,10 +33,7 @@ impl Gateway {
     pub fn delete_growth(&mut self, now: Instant, id: VolumeId, sets: &[SetRecord]) {
         let (owner, flight) = (Owner::Growth(id), &mut self.traffic.flight);
         flight.control.cancel(owner);
-        let vssds = sets.iter().flat_map(|set| {
-            let all = set.vssds();
-            all.map(|member| set.left(member.into()))
-        });
+        let vssds = sets.iter().flat_map(SetRecord::all_left);
         flight.control.delete_known(now, owner, vssds);
         flight.send_control(now);
     }

@@ -88,20 +88,20 @@ pub(super) fn has_new_primary(set: &SetRecord) -> bool {
 /// The record of a set as it was before the decision: of one copy, or with a copy more than it is to have.
 pub(super) fn undecided(set: &SetRecord, leaving: LeavingRecord) -> SetRecord {
     let new = set.replicas[0];
-    let (vssd, node) = (leaving.vssd, leaving.node);
+    let left = ReplicaRecord::from(leaving);
     if leaving.surplus {
         let mut before = set.clone();
-        before.replicas.push(ReplicaRecord { vssd, node });
+        before.replicas.push(left);
         (before.generation, before.leaving) = (set.generation - 1, None);
         return before;
     }
     SetRecord {
         generation: set.generation - 1,
-        replicas: vec![ReplicaRecord { vssd, node }],
+        replicas: vec![left],
         joining: Some(JoiningRecord {
             vssd: new.vssd,
             node: new.node,
-            replaces: vssd,
+            replaces: left.vssd,
             moves: leaving.moves,
         }),
         leaving: None,

@@ -10,7 +10,7 @@ use base::{Instant, NodeId, VolumeId, VssdId};
 use hdrhistogram::Histogram;
 use rack::control::Intent;
 use rack::part::{Part, mark_since};
-use rack::registry::VolumeRecord;
+use rack::registry::{SetRecord, VolumeRecord};
 use wire::Export;
 use wire::rack::Code;
 
@@ -92,9 +92,7 @@ impl Gateway {
         let flight = &mut self.traffic.flight;
         flight.control.cancel(Owner::Growth(record.volume()));
         flight.control.cancel(Owner::Volume(record.volume()));
-        let vssds = record
-            .vssds()
-            .map(|(vssd, node, set)| set.left((vssd, node).into()));
+        let vssds = record.sets.iter().flat_map(SetRecord::all_left);
         flight
             .control
             .delete_known(now, Owner::Volume(record.volume()), vssds);

@@ -128,7 +128,7 @@ impl Lost {
 /// The nodes, and the members that they have.
 #[derive(Debug)]
 pub struct Members {
-    rules: Rules,
+    pub(super) rules: Rules,
     began: Instant,
     nodes: BTreeMap<u8, Node>,
     /// Members that are lost.

@@ -413,7 +413,7 @@ fn a_node_that_goes_again_and_again_is_trusted_later() {
 /// Two sets of one copy each, which are to have two, and room for one more copy in the rack, on node 3.
 fn crowded() -> World {
     let mut world = World::new();
-    world.heal.rules.joins_max = 1;
+    world.heal.members.rules.joins_max = 1;
     let set = &mut world.records.volumes[0].sets[0];
     set.copies = 2;
     let second = set.replicas.pop().expect("it has two");
