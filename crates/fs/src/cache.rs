@@ -23,7 +23,7 @@ pub struct Cache {
     durable: u64,
     /// Nodes of these.
     pinned: usize,
-    /// Of these, nodes of a root that is being written.
+    /// The root that is being written, and its nodes among the pinned ones.
     flying: (u64, usize),
 }
 

@@ -1,7 +1,7 @@
 //! The offline check, as far as the tree goes: superblocks, both roots, each block that they reach, and who has each used block.
 //!
-//! It changes nothing, and reports all that it finds. What lies below a damaged node is not seen; so if a root has such a node,
-//! used blocks without an owner are no finding of it.
+//! It changes nothing, and reports all that it finds. It does not see what lies below a damaged node. So it does not report used
+//! blocks without an owner of a root that has such a node.
 
 use crate::bits::{Bits, WORDS};
 use crate::format::{
@@ -17,7 +17,7 @@ use core::fmt;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// Who has a block.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The tree.
@@ -46,7 +46,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What is wrong.
+/// A kind of damage.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Meaning {
     /// The file system cannot be opened.
@@ -148,7 +148,7 @@ pub struct Finding {
     pub place: Place,
     /// The newest root that it is wrong for; none if it is so whichever root counts.
     pub root: Option<u64>,
-    /// What.
+    /// The damage.
     pub meaning: Meaning,
 }
 
@@ -161,7 +161,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What the check has found.
+/// The findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// All that is wrong.
@@ -218,7 +218,7 @@ pub fn check(media: &dyn Media) -> Report {
 struct Check<'m> {
     media: &'m dyn Media,
     report: Report,
-    /// What was told of the newest root, and may be so for the root before it, too.
+    /// Findings of the newest root: the root before it may have the same ones.
     told: BTreeSet<(Place, String)>,
     root: Option<u64>,
 }
@@ -291,7 +291,7 @@ impl Check<'_> {
     }
 }
 
-/// What one root reaches.
+/// The blocks that one root reaches.
 struct Walk {
     mark: u64,
     root: Root,
@@ -568,7 +568,7 @@ impl Walk {
     }
 }
 
-/// What owners say of a zone.
+/// The blocks of a zone that have owners.
 struct Zone {
     owned: Box<Bits>,
     claims: Vec<(usize, usize, Owner)>,

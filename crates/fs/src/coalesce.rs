@@ -1,15 +1,16 @@
-//! What a digest keeps of a batch of operations (Strata §3.3): of the updates of an inode the last one, nothing of what was created and
-//! deleted in the batch, and of overwritten data the last bytes.
+//! A digest makes a batch of operations shorter (Strata §3.3). It keeps the last update of each inode and the last bytes of overwritten
+//! data. It keeps nothing of an inode that was created and deleted in the batch.
 //!
-//! What is kept does to every state the same as the whole batch, if the batch succeeds there. Nothing is known of the state. Names change
-//! in the order of the batch; what inodes and files are comes behind, when all that stays has its names.
+//! The kept operations do the same to every state as the whole batch, if the batch succeeds there. The digest does not need to know the
+//! state. Names change first, in the order of the batch. Changes of inodes and data follow, when all that stays has its names.
 //!
 //! A directory that was made and removed in the batch is kept if anything was in it that stays: a rename would otherwise have no place to
 //! go to in between.
 
 use crate::extents::merge;
-use crate::format::Place;
-use crate::op::{Action, Bytes, Changes, Entry, Fate, Op, TYPE_DIRECTORY, TYPE_MASK, Target, Time};
+use crate::inode::{TYPE_DIRECTORY, TYPE_MASK, Time};
+use crate::op::{Action, Bytes, Changes, Entry, Fate, Op, Target};
+use crate::value::Run;
 use std::collections::BTreeMap;
 
 /// What is left of a batch.
@@ -17,8 +18,8 @@ use std::collections::BTreeMap;
 pub struct Coalesced<'a> {
     /// The operations that are kept.
     pub ops: Vec<Op<'a>>,
-    /// Blocks (the first one, how many) that the batch has written and nothing refers to: they are free.
-    pub unused: Vec<(Place, u64)>,
+    /// Blocks that the batch has written and nothing refers to: they are free.
+    pub unused: Vec<Run>,
 }
 
 /// Times of an inode, as far as the batch sets them.
@@ -228,7 +229,7 @@ impl<'a> Lives<'a> {
     }
 
     /// What stays of an operation in its place. What inodes and files are is noted for the end.
-    fn take(&mut self, op: Op<'a>, subjects: Subjects, unused: &mut Vec<(Place, u64)>) -> Option<Op<'a>> {
+    fn take(&mut self, op: Op<'a>, subjects: Subjects, unused: &mut Vec<Run>) -> Option<Op<'a>> {
         let is_kept = self.lives[subjects.inode].is_kept;
         let names_other = matches!(op.action, Action::Rename { .. });
         let Op { inode, time, action } = op;
@@ -240,7 +241,10 @@ impl<'a> Lives<'a> {
             action => {
                 let life = &mut self.lives[subjects.inode];
                 match (life.is_dead, action) {
-                    (true, Action::Place { place, sums, .. }) => unused.push((place, sums.len() as u64)),
+                    (true, Action::Place { place, sums, .. }) => unused.push(Run {
+                        place,
+                        blocks: sums.len() as u64,
+                    }),
                     (true, _) => {}
                     (false, action) => life.note(action),
                 }

@@ -4,6 +4,7 @@ use crate::content::{touched_blocks, whole_blocks};
 use crate::format::{BLOCK_BYTES, Place};
 use crate::op::{Action, Allocation, Bytes, OFFSET_MAX, blocks_of};
 use crate::ranges::Ranges;
+use crate::value::Run;
 use core::ops::Range;
 use std::borrow::Cow;
 
@@ -26,7 +27,7 @@ struct Later<'a> {
 }
 
 /// What is left of changes of one file's data, in order: to every file they do the same as all. Blocks that nothing refers to go to `unused`.
-pub(crate) fn merge<'a>(changes: Vec<Action<'a>>, unused: &mut Vec<(Place, u64)>) -> Vec<Action<'a>> {
+pub(crate) fn merge<'a>(changes: Vec<Action<'a>>, unused: &mut Vec<Run>) -> Vec<Action<'a>> {
     let mut later = Later {
         covered: Ranges::default(),
         cut: END,
@@ -41,7 +42,7 @@ pub(crate) fn merge<'a>(changes: Vec<Action<'a>>, unused: &mut Vec<(Place, u64)>
 }
 
 impl<'a> Later<'a> {
-    fn add(&mut self, change: Action<'a>, unused: &mut Vec<(Place, u64)>) {
+    fn add(&mut self, change: Action<'a>, unused: &mut Vec<Run>) {
         match change {
             Action::Write { offset, data } => self.write(offset, &data),
             Action::Truncate { size } => self.truncate(size),
@@ -94,19 +95,13 @@ impl<'a> Later<'a> {
         self.covered.insert(size.next_multiple_of(BLOCK)..END);
     }
 
-    fn place(
-        &mut self,
-        (offset, bytes): (u64, u32),
-        place: Place,
-        sums: &[u32],
-        unused: &mut Vec<(Place, u64)>,
-    ) {
+    fn place(&mut self, (offset, bytes): (u64, u32), place: Place, sums: &[u32], unused: &mut Vec<Run>) {
         let end = offset + u64::from(bytes);
         let of_block = |index: u64| offset + index * BLOCK..(offset + (index + 1) * BLOCK).min(end);
         let mut runs: Vec<Range<u64>> = Vec::new();
         for index in 0..blocks_of(u64::from(bytes)) {
             match runs.last_mut() {
-                _ if self.covered.contains(of_block(index)) => unused.push((place.plus(index), 1)),
+                _ if self.covered.contains(of_block(index)) => unused.push(Run::one(place.plus(index))),
                 Some(run) if run.end == index => run.end += 1,
                 _ => runs.push(index..index + 1),
             }

@@ -8,9 +8,10 @@
 
 use crate::content::Content;
 use crate::format::{BLOCK_BYTES, Block, Place, ROOT_INODE};
+use crate::inode::{TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, Time};
 use crate::op::{
     ATTRIBUTE_BYTES_MAX, Action, Allocation, Changes, Entry, Fate, NAME_BYTES_MAX, OFFSET_MAX, Op,
-    TARGET_BYTES_MAX, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, Target, Time,
+    TARGET_BYTES_MAX, Target,
 };
 use std::collections::BTreeMap;
 use thiserror::Error;

@@ -1,13 +1,26 @@
-//! The value of an inode (docs/format/fs.md, "Keys").
+//! The value of an inode (docs/format/fs.md, "Keys"), and the words that it is told in.
 
 use crate::format::{Damage, put_u32, put_u64, u32_at, u64_at};
 
-/// A time as `stat` has it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// The bits of a mode that say what an inode is.
+pub const TYPE_MASK: u32 = 0o170_000;
+/// A regular file.
+pub const TYPE_FILE: u32 = 0o100_000;
+/// A directory.
+pub const TYPE_DIRECTORY: u32 = 0o040_000;
+/// A symbolic link.
+pub const TYPE_LINK: u32 = 0o120_000;
+pub(crate) const TYPE_CHARACTERS: u32 = 0o020_000;
+pub(crate) const TYPE_BLOCKS: u32 = 0o060_000;
+pub(crate) const TYPE_PIPE: u32 = 0o010_000;
+pub(crate) const TYPE_SOCKET: u32 = 0o140_000;
+
+/// A moment of the wall clock, as `stat` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// Nanoseconds of the second.
+    /// Nanoseconds of the second, below 10⁹.
     pub ns: u32,
 }
 
@@ -72,14 +85,10 @@ pub struct Inode {
 impl Inode {
     /// Bytes of the value.
     pub const BYTES: usize = 128;
-    /// The mode's bits that say what it is.
-    pub const TYPE: u32 = 0o170_000;
-    /// A directory.
-    pub const DIRECTORY: u32 = 0o040_000;
 
     /// True for a directory.
     pub const fn is_directory(&self) -> bool {
-        self.mode & Self::TYPE == Self::DIRECTORY
+        self.mode & TYPE_MASK == TYPE_DIRECTORY
     }
 
     /// As the tree has it.

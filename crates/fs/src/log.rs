@@ -10,6 +10,7 @@
 
 use crate::format::{BLOCK_BYTES, Place, put_u32, put_u64, u32_at, u64_at};
 use crate::op::{Malformed, Op};
+use crate::value::Run;
 use base::{Device, MediaError};
 use std::collections::VecDeque;
 use thiserror::Error;
@@ -37,14 +38,14 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of extents (first block, blocks) on device 0. Frames begin at multiples of `sector` bytes.
+    /// Of extents on device 0. Frames begin at multiples of `sector` bytes.
     ///
     /// Nothing if this cannot be a log: it has no extents, one is empty or elsewhere, or a sector is no part of a block.
-    pub fn new(nonce: u64, sector: u32, extents: &[(Place, u64)]) -> Option<Self> {
+    pub fn new(nonce: u64, sector: u32, extents: &[Run]) -> Option<Self> {
         let is_sector = sector.is_power_of_two() && (64..=BLOCK_BYTES as u32).contains(&sector);
         let mut end = 0u64;
         let mut found = Vec::with_capacity(extents.len());
-        for &(place, blocks) in extents {
+        for &Run { place, blocks } in extents {
             let last = place.number().checked_add(blocks)?;
             let is_sound = place == Place::new(0, place.number()) && blocks > 0 && last < BLOCKS_MAX;
             let start = end;

@@ -4,7 +4,7 @@ use crate::edit::Room;
 use crate::format::{
     BLOCK_BYTES, Block, DEVICES_MAX, Key, Kind, Place, RESERVED_BLOCKS, ROOT_INODE, Superblock, Tier,
 };
-use crate::inode::{Inode, Time};
+use crate::inode::{Inode, TYPE_DIRECTORY, Time};
 use crate::media::{Error, Media, Volume, blocks_min};
 use crate::tree::Tree;
 use base::MediaError;
@@ -34,7 +34,7 @@ impl Make {
         let mut tree = Tree::blank(&volume, 0);
         let (uid, gid) = self.owner;
         let root = Inode {
-            mode: Inode::DIRECTORY | 0o755,
+            mode: TYPE_DIRECTORY | 0o755,
             links: 2,
             uid,
             gid,

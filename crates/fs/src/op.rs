@@ -7,6 +7,10 @@
 //! Names and data are borrowed where they can be, so that emitting copies them once.
 
 use crate::format::{BLOCK_BYTES, DEVICES_MAX, Place, RESERVED_BLOCKS, u16_at, u32_at, u64_at};
+use crate::inode::{
+    TYPE_BLOCKS, TYPE_CHARACTERS, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, TYPE_PIPE, TYPE_SOCKET,
+    Time,
+};
 use std::borrow::Cow;
 use thiserror::Error;
 
@@ -21,30 +25,8 @@ pub const OFFSET_MAX: u64 = i64::MAX as u64;
 /// Bytes of a record in front of what its kind has.
 pub const RECORD_HEADER_BYTES: usize = 32;
 
-/// The bits of a mode that say what an inode is.
-pub const TYPE_MASK: u32 = 0o170_000;
-/// A regular file.
-pub const TYPE_FILE: u32 = 0o100_000;
-/// A directory.
-pub const TYPE_DIRECTORY: u32 = 0o040_000;
-/// A symbolic link.
-pub const TYPE_LINK: u32 = 0o120_000;
-const TYPE_CHARACTERS: u32 = 0o020_000;
-const TYPE_BLOCKS: u32 = 0o060_000;
-const TYPE_PIPE: u32 = 0o010_000;
-const TYPE_SOCKET: u32 = 0o140_000;
-
 /// Bytes that are borrowed, or not.
 pub type Bytes<'a> = Cow<'a, [u8]>;
-
-/// A moment of the wall clock. Whoever makes an operation passes it in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Time {
-    /// Since 1970.
-    pub seconds: i64,
-    /// Below 10⁹.
-    pub ns: u32,
-}
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

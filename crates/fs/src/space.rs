@@ -197,18 +197,7 @@ impl Space {
         self.load(media, id)?;
         let gone = before.without(&self.zone(id).sets().used);
         for (at, count) in gone.runs(0, blocks as usize, true) {
-            self.put_busy(
-                Piece {
-                    id,
-                    from: at,
-                    to: at + count,
-                },
-                true,
-            );
-            let run = Run {
-                place: id.place(at),
-                blocks: count as u64,
-            };
+            let run = self.take(id, at, count);
             self.hold(run, generation);
         }
         Ok(())

@@ -67,6 +67,8 @@ pub struct LogRecord {
     pub nonce: u64,
     /// Positions below are in the tree.
     pub digested: u64,
+    /// Its frames begin at multiples of so many bytes.
+    pub sector: u16,
     /// Its blocks.
     pub extents: Vec<Run>,
 }
@@ -87,6 +89,7 @@ impl LogRecord {
         put_u64(&mut value, 8, self.nonce);
         put_u64(&mut value, 16, self.digested);
         put_u16(&mut value, 24, self.extents.len() as u16);
+        put_u16(&mut value, 26, self.sector);
         for (at, run) in (Self::HEAD_BYTES..).step_by(16).zip(&self.extents) {
             put_u64(&mut value, at, run.place.raw());
             put_u64(&mut value, at + 8, run.blocks);
@@ -109,6 +112,7 @@ impl LogRecord {
             uid: u32_at(head, 0),
             nonce: u64_at(head, 8),
             digested: u64_at(head, 16),
+            sector: u16_at(head, 26),
             extents: extents.iter().map(run).collect(),
         })
     }
@@ -200,6 +204,7 @@ mod tests {
                 uid: 1000,
                 nonce: 5,
                 digested: 6,
+                sector: 512,
                 extents: vec![RUN; count],
             };
             let value = log.emit();

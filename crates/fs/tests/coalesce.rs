@@ -4,7 +4,8 @@ use base::Rng;
 use fs::coalesce::coalesce;
 use fs::files::{Body, Files, Limits};
 use fs::format::{Block, Place, ROOT_INODE};
-use fs::op::{Action, Allocation, Changes, Entry, Op, Target, Time};
+use fs::inode::Time;
+use fs::op::{Action, Allocation, Changes, Entry, Op, Target};
 use std::borrow::Cow;
 
 /// What is in a block that somebody has written: it depends on its place alone. Every tenth is short: zeros from 100 on.
@@ -276,7 +277,7 @@ fn what_is_kept_of_a_batch_does_the_same_as_the_batch() {
             }
             panic!("seed {seed}: there is more");
         }
-        let given: u64 = coalesced.unused.iter().map(|(_, blocks)| blocks).sum();
+        let given: u64 = coalesced.unused.iter().map(|run| run.blocks).sum();
         assert_eq!(
             given + coalesced.ops.iter().map(blocks).sum::<u64>(),
             placed,

@@ -3,7 +3,8 @@
 use fs::content::Content;
 use fs::files::{Body, Errno, Files, Inode, Limits};
 use fs::format::ROOT_INODE;
-use fs::op::{Action, Allocation, Changes, Entry, Op, Target, Time};
+use fs::inode::Time;
+use fs::op::{Action, Allocation, Changes, Entry, Op, Target};
 use rustix::fs as host;
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags,

@@ -2,8 +2,10 @@
 
 use base::{MediaError, Rng};
 use fs::format::Place;
+use fs::inode::Time;
 use fs::log::{AddError, FRAME_HEADER_BYTES, Next, Options, Reader, Ring, Ticket, Write, Writer};
-use fs::op::{Action, Op, Time};
+use fs::op::{Action, Op};
+use fs::value::Run;
 use std::borrow::Cow;
 
 const BLOCK: u64 = 4096;
@@ -31,9 +33,14 @@ enum Ending {
     Damaged,
 }
 
+fn run(device: u8, number: u64, blocks: u64) -> Run {
+    let place = Place::new(device, number);
+    Run { place, blocks }
+}
+
 fn ring(nonce: u64, sector: u32) -> Ring {
     // Blocks 9 to 11 come before 4 and 5, so that frames cross from one extent to another.
-    let extents = [(Place::new(0, 9), 3), (Place::new(0, 4), 2)];
+    let extents = [run(0, 9, 3), run(0, 4, 2)];
     Ring::new(nonce, sector, &extents).expect("it is sound")
 }
 
@@ -447,7 +454,7 @@ fn damage_of_many_frames_in_a_row_is_told_by_any_later_one() {
 
 #[test]
 fn frames_that_somebody_makes_up_cost_no_more_than_some_reads_of_the_ring() {
-    let ring = Ring::new(7, 64, &[(Place::new(0, 0), 2048)]).expect("it is sound");
+    let ring = Ring::new(7, 64, &[run(0, 0, 2048)]).expect("it is sound");
     let mut medium = vec![0u8; 2048 * BLOCK as usize];
     for position in (64..ring.bytes() as usize).step_by(64) {
         let bytes = (ring.bytes() as usize - position).min(1 << 20) as u32;
@@ -529,7 +536,7 @@ fn what_does_not_fit_is_refused_by_its_reason() {
 
 #[test]
 fn a_ring_that_cannot_be_is_refused() {
-    let sound = (Place::new(0, 4), 2);
+    let sound = run(0, 4, 2);
     assert!(Ring::new(1, 512, &[sound]).is_some());
     for sector in [0, 32, 500, 8192] {
         assert!(
@@ -539,9 +546,9 @@ fn a_ring_that_cannot_be_is_refused() {
     }
     for extents in [
         &[][..],
-        &[sound, (Place::new(0, 9), 0)],
-        &[(Place::new(1, 4), 2)],
-        &[(Place::new(0, 4), u64::MAX)],
+        &[sound, run(0, 9, 0)],
+        &[run(1, 4, 2)],
+        &[run(0, 4, u64::MAX)],
     ] {
         assert!(Ring::new(1, 512, extents).is_none(), "{extents:?}");
     }

@@ -1,8 +1,10 @@
 //! Records: their bytes, what is refused, and that nothing else is read than what was written.
 
 use fs::format::Place;
+use fs::inode::Time;
 use fs::log::{Next, Reader, Ring};
-use fs::op::{Action, Allocation, Changes, Entry, Fate, Malformed, Op, Target, Time, blocks_of};
+use fs::op::{Action, Allocation, Changes, Entry, Fate, Malformed, Op, Target, blocks_of};
+use fs::value::Run;
 use proptest::prelude::*;
 use std::borrow::Cow;
 
@@ -178,7 +180,11 @@ fn a_record_of_each_kind_has_the_bytes_of_the_page() {
 
 #[test]
 fn a_frame_has_the_bytes_of_the_page() {
-    let ring = Ring::new(0x0123_4567_89ab_cdef, 512, &[(Place::new(0, 4), 3)]).expect("it is sound");
+    let extent = Run {
+        place: Place::new(0, 4),
+        blocks: 3,
+    };
+    let ring = Ring::new(0x0123_4567_89ab_cdef, 512, &[extent]).expect("it is sound");
     let mut medium = vec![0u8; 7 * 4096];
     // The position is the ring's first byte in the second lap, and 512 bytes were skipped in front of it.
     medium[4 * 4096..][..golden("frame").len()].copy_from_slice(&golden("frame"));
