@@ -13,8 +13,8 @@ pub const DEFAULT_PATTERNS: [&str; 4] = [
     "[0-9][0-9][0-9][0-9][0-9][0-9].log",
 ];
 
-/// True if one of the patterns (`glob(7)`) matches the path, which is absolute and has no part `.`: a pattern that begins with a slash the whole
-/// path, another one its last parts, as many as the pattern has.
+/// True if one of the patterns (`glob(7)`) matches the path, which is absolute and has no part `.`. A pattern that begins with a slash is for
+/// the whole path. Any other is for the last parts of the path, as many as the pattern has.
 pub fn matches(patterns: &[CString], path: &Path) -> bool {
     let Ok(whole) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
@@ -29,7 +29,7 @@ pub fn matches(patterns: &[CString], path: &Path) -> bool {
     })
 }
 
-/// What a pattern is compared with: the path, or its end; `None` if the path has fewer parts than the pattern.
+/// The path or its end, with which a pattern is compared. `None` if the path has fewer parts than the pattern.
 fn end_for<'a>(pattern: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     if pattern.starts_with(b"/") {
         return Some(path);
