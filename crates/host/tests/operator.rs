@@ -933,3 +933,47 @@ fn a_set_whose_copies_are_all_something_else_is_not_healed() {
     let state = rack.gateway.volume_state(rack.stored.volumes[0].volume());
     assert_eq!(state, Some(host::gateway::VolumeState::Ready));
 }
+
+/// bug: a gateway ended while it created a volume, and a node was gone for good, or refused its vSSD. The next start waited for that node
+/// for ever, and so did a drain of it. fix: nodes with room make what is not there after 30 s.
+#[test]
+fn what_a_node_does_not_make_for_an_unfinished_volume_is_made_by_another() {
+    for (place, is_silent) in [(0, true), (1, true), (0, false), (1, false)] {
+        let mut rack = Rack::healing(Plan::default(), Some(Rules::default()));
+        rack.found(4);
+        for node in rack.nodes.values_mut() {
+            node.refuses_new = true;
+        }
+        let command = Input::Command(1, new_volume("a"));
+        rack.operator.handle(rack.now, command);
+        while rack.stored.volumes.is_empty() {
+            assert!(rack.step() || rack.tick(), "the record is stored first");
+        }
+        let before = rack.stored.volumes[0].sets[0].clone();
+        let lost = before.replicas[place];
+        for (id, node) in &mut rack.nodes {
+            let is_lost = *id == lost.node;
+            (node.is_silent, node.refuses_new) = (is_lost && is_silent, is_lost);
+        }
+        rack.crash();
+        rack.run(Duration::from_secs(25), None);
+        assert_eq!(rack.stored.volumes[0].sets[0], before, "it may still come");
+        rack.run(Duration::from_secs(10), None);
+        let volume = rack.stored.volumes[0].clone();
+        let set = &volume.sets[0];
+        assert!(
+            volume.ready && set.is_whole() && set.replicas.len() == 2,
+            "{volume:?}"
+        );
+        assert!(
+            set.replicas.iter().all(|replica| replica.node != lost.node),
+            "{set:?}"
+        );
+        assert_eq!(set.replicas[1 - place], before.replicas[1 - place]);
+        let ready = Some(host::gateway::VolumeState::Ready);
+        assert_eq!(rack.gateway.volume_state(volume.volume()), ready);
+        rack.settle();
+        assert_eq!(rack.broken, None);
+        assert_eq!(rack.stored.leftovers, []);
+    }
+}

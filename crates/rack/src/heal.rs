@@ -35,7 +35,7 @@ use crate::control::Roll;
 use crate::exchange::ChangeState;
 use crate::moves;
 use crate::registry::{JoiningRecord, LeavingRecord, LeftRecord, ReplicaRecord, SetRecord, Snapshot};
-use crate::room::{Rooms, Site, promised};
+use crate::room::{Rooms, Site};
 use base::event::Kind;
 use base::{Instant, NodeId, VolumeId, VssdId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -410,11 +410,7 @@ impl Heal {
         let sites = self.members.answers_of_nodes();
         let site = |(id, status)| Site::new(id, status, records.rack, self.members.takes_copies(now, id));
         let mut rooms = Rooms::new(sites.map(site));
-        for (set, replica) in promised(records) {
-            if !self.members.is_here(&replica) {
-                rooms.give(set, replica.node);
-            }
-        }
+        rooms.give_promised(records, |replica| self.members.is_here(replica));
         rooms
     }
 

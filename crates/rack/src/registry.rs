@@ -251,6 +251,17 @@ impl SetRecord {
         });
     }
 
+    /// Another vSSD takes the place of a replica of which nobody has ever served anything. Returns what is to be deleted.
+    ///
+    /// # Panics
+    /// If the set does not have the replica.
+    pub fn place_anew(&mut self, old: ReplicaRecord, new: ReplicaRecord) -> LeftRecord {
+        let place = self.replicas.iter().position(|replica| *replica == old);
+        self.replicas[place.expect("it is a replica of the set")] = new;
+        self.generation += 1;
+        self.left(old)
+    }
+
     /// Replicas that there should be.
     pub fn wanted(&self) -> usize {
         match self.copies {

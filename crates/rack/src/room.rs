@@ -15,6 +15,8 @@ pub struct Site {
     pub free_channels: u32,
     /// Pages that a vSSD may expose for each of its channels.
     pub pages_per_channel: u32,
+    /// Pages that a software-isolated vSSD may expose for each of its rows.
+    pub pages_per_row: u32,
     /// Neighbouring rows of units that are free.
     pub free_rows: u32,
     /// It has vSSDs of another rack: nothing is placed beside them.
@@ -31,6 +33,7 @@ impl Site {
             channels: status.shared_channels(),
             free_channels: status.free_channels,
             pages_per_channel: status.pages_per_channel,
+            pages_per_row: status.pages_per_row,
             free_rows: status.free_rows,
             is_foreign: !rack.is_nil() && status.racks.iter().any(|other| *other != rack),
             is_open,
@@ -43,13 +46,13 @@ impl Site {
 pub struct Rooms(Vec<Site>);
 
 /// Channels, or rows of units, that each vSSD of a set takes.
-pub fn taken(set: &SetRecord) -> u32 {
+pub(crate) fn taken(set: &SetRecord) -> u32 {
     if set.rows > 0 { set.rows } else { set.channels }
 }
 
 /// The vSSDs that the records name: members, those that join, and those that a volume grows by. A node that does not have one yet will need
 /// room for it.
-pub fn promised(records: &Snapshot) -> impl Iterator<Item = (&SetRecord, ReplicaRecord)> {
+fn promised(records: &Snapshot) -> impl Iterator<Item = (&SetRecord, ReplicaRecord)> {
     let growing = records.growing.iter().flat_map(|growth| &growth.sets);
     let sets = records.volumes.iter().flat_map(|volume| &volume.sets);
     sets.chain(growing).flat_map(|set| {
@@ -110,11 +113,20 @@ impl Rooms {
     /// A node is given a vSSD of this set, of which it does not know yet.
     pub fn give(&mut self, set: &SetRecord, node: u8) {
         if let Some(site) = self.0.iter_mut().find(|site| site.node == node) {
-            let free = match set.rows {
-                0 => &mut site.free_channels,
-                _ => &mut site.free_rows,
-            };
-            *free = free.saturating_sub(taken(set));
+            let taken = taken(set);
+            match set.rows {
+                0 => site.free_channels = site.free_channels.saturating_sub(taken),
+                // The first row decides how many channels each row has.
+                _ if set.channels != site.channels => site.free_rows = 0,
+                _ => site.free_rows = site.free_rows.saturating_sub(taken),
+            }
+        }
+    }
+
+    /// Nodes are given what the records promise and `has` does not find there.
+    pub fn give_promised(&mut self, records: &Snapshot, has: impl Fn(&ReplicaRecord) -> bool) {
+        for (set, replica) in promised(records).filter(|(_, replica)| !has(replica)) {
+            self.give(set, replica.node);
         }
     }
 

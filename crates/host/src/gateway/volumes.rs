@@ -1,7 +1,7 @@
 //! Opening, growing, closing and deleting volumes.
 
 use super::Gateway;
-use super::control::Owner;
+use super::control::{Control, Owner};
 use super::flight::Volume;
 use super::locks::Locks;
 use super::losses::Losses;
@@ -57,13 +57,34 @@ impl Gateway {
         }
     }
 
+    /// Has the vSSDs of these sets made that are new in the places of others. Nobody has served anything from those: the volume is being
+    /// created.
+    pub fn place_anew(&mut self, now: Instant, record: &VolumeRecord) {
+        let flight = &mut self.traffic.flight;
+        let Some(index) = flight.find(record.volume()) else {
+            return;
+        };
+        for (number, set) in record.sets.iter().enumerate() {
+            let known = &mut flight.volumes[index].record.sets[number];
+            if known == set {
+                continue;
+            }
+            let known = core::mem::replace(known, set.clone());
+            let old: Vec<VssdId> = known.vssds().map(|(vssd, _)| vssd).collect();
+            let new: Vec<VssdId> = set.vssds().map(|(vssd, _)| vssd).collect();
+            flight.control.cancel_some(Owner::Volume(record.volume()), &old);
+            flight.replace(now, index, number, &old, new);
+            open_set(now, &mut flight.control, record, number, Intent::Create);
+        }
+        flight.send_control(now);
+    }
+
     /// Leaves the sets that are known as they are: [`change_sets`](Gateway::change_sets) begins what they are to do.
     fn add_sets(&mut self, now: Instant, index: u32, mut record: VolumeRecord, create: bool) {
         let flight = &mut self.traffic.flight;
         let known = flight.volumes[index].sets.len();
         record.sets[..known].clone_from_slice(&flight.volumes[index].record.sets);
         let intent = if create { Intent::Create } else { Intent::Serve };
-        let owner = Owner::Volume(record.volume());
         let mut first_page = record.sets[..known].iter().map(|set| u64::from(set.pages)).sum();
         for (number, set) in record.sets.iter().enumerate().skip(known) {
             let replicas: Vec<VssdId> = set.replicas.iter().map(|replica| VssdId(replica.vssd)).collect();
@@ -75,11 +96,7 @@ impl Gateway {
             if self.changes.resume(now, flight, index, number, &record) {
                 continue;
             }
-            for replica in &set.replicas {
-                let member = (VssdId(replica.vssd), NodeId(replica.node));
-                let part = Part::of(&record, number, set, member.0);
-                flight.control.open(now, owner, set, member, intent, part);
-            }
+            open_set(now, &mut flight.control, &record, number, intent);
         }
         flight.volumes[index].record = record;
         self.changes.join(now, flight, index);
@@ -168,5 +185,15 @@ impl Gateway {
             read_only: volume.record.read_only,
         })
         .collect()
+    }
+}
+
+/// Opens the replicas of a volume's set.
+fn open_set(now: Instant, control: &mut Control, volume: &VolumeRecord, number: usize, intent: Intent) {
+    let (owner, set) = (Owner::Volume(volume.volume()), &volume.sets[number]);
+    for replica in &set.replicas {
+        let member = (VssdId(replica.vssd), NodeId(replica.node));
+        let part = Part::of(volume, number, set, member.0);
+        control.open(now, owner, set, member, intent, part);
     }
 }

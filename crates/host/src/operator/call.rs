@@ -55,7 +55,7 @@ pub enum Call {
     Level(u8),
     /// Ask every node for its status.
     AskNodes,
-    /// Have a volume's vSSDs made, and open it.
+    /// Have a volume's vSSDs made, and open it. It may be open with others in their places.
     Open(Box<VolumeRecord>),
     /// Close a volume, and have its vSSDs deleted.
     Delete(Box<VolumeRecord>),
@@ -158,7 +158,9 @@ pub fn carry_out(gateway: &mut Gateway, now: Instant, call: Call) -> Option<View
         Call::Level(level) => gateway.set_level(level),
         Call::AskNodes => gateway.ask_status(now),
         // Whoever leads it may have opened it already.
-        Call::Open(record) if gateway.volume_state(record.volume()).is_some() => {}
+        Call::Open(record) if gateway.volume_state(record.volume()).is_some() => {
+            gateway.place_anew(now, &record);
+        }
         Call::Open(record) => gateway.open_volume(now, *record, true),
         Call::Delete(record) => gateway.delete_volume(now, &record),
         Call::Make(id, sets) => gateway.make_growth(now, id, &sets),

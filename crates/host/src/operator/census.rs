@@ -8,7 +8,7 @@ use base::{Duration, Instant, NodeId};
 use rack::control::NodeStatus;
 use rack::placement::{Isolation, Offer, PlacementError, place, place_rows};
 use rack::registry::{SetRecord, Snapshot};
-use rack::room::{promised, taken};
+use rack::room::{Rooms, Site};
 
 /// Nodes that have not answered after this are silent.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -75,24 +75,18 @@ pub(super) struct Space {
     pub replicas: usize,
 }
 
-/// A node's answer, less the room for vSSDs that the records promise and it has not made yet.
-fn free_of(answer: &NodeAnswer, records: &Snapshot) -> Option<(NodeId, NodeStatus)> {
-    let (node, mut status) = (answer.node, answer.last.as_ref()?.1.clone());
-    let Some(roll) = &status.roll else {
-        return Some((node, status));
-    };
-    for (set, replica) in promised(records) {
-        if replica.node == node.0 && !roll.here.contains(&replica.vssd) {
-            let taken = taken(set);
-            match set.rows {
-                0 => status.free_channels = status.free_channels.saturating_sub(taken),
-                // The first row decides how many channels each row has.
-                _ if set.channels != status.shared_channels() => status.free_rows = 0,
-                _ => status.free_rows = status.free_rows.saturating_sub(taken),
-            }
-        }
-    }
-    Some((node, status))
+/// The room of the nodes that have answered, less that of vSSDs that the records promise and they have not made yet.
+pub(super) fn rooms(nodes: &[NodeAnswer], records: &Snapshot) -> Rooms {
+    let status = |node: &NodeAnswer| Some((node.node.0, node.last.as_ref()?.1.clone()));
+    let answers: Vec<(u8, NodeStatus)> = nodes.iter().filter_map(status).collect();
+    let sites = answers.iter();
+    let mut rooms = Rooms::new(sites.map(|(node, status)| Site::new(*node, status, records.rack, true)));
+    rooms.give_promised(records, |replica| {
+        let roll = answers.iter().find(|(node, _)| *node == replica.node);
+        let roll = roll.and_then(|(_, status)| status.roll.as_ref());
+        roll.is_none_or(|roll| roll.here.contains(&replica.vssd))
+    });
+    rooms
 }
 
 /// Places replica sets on the nodes that have answered.
@@ -101,29 +95,26 @@ fn place_on(
     space: Space,
     next: &mut Snapshot,
 ) -> Result<Vec<SetRecord>, PlacementError> {
-    let free: Vec<(NodeId, NodeStatus)> = nodes.iter().filter_map(|node| free_of(node, next)).collect();
-    let answers = || free.iter().map(|(node, status)| (*node, status));
+    let rooms = rooms(nodes, next);
     let next_vssd = &mut next.next_vssd;
     if space.isolation == Isolation::Hardware {
-        let offers: Vec<Offer> = answers()
-            .map(|(node, status)| Offer {
-                node: node.0,
-                free_channels: status.free_channels,
-                pages_per_channel: status.pages_per_channel,
-            })
-            .collect();
+        let offer = |site: &Site| Offer {
+            node: site.node,
+            free_channels: site.free_channels,
+            pages_per_channel: site.pages_per_channel,
+        };
+        let offers: Vec<Offer> = rooms.sites().map(offer).collect();
         return place(&offers, space.pages, space.replicas, next_vssd);
     }
     // Replicas have the same shape: SSDs of other shapes than the first are left out.
-    let channels = answers().next().map_or(0, |(_, status)| status.shared_channels());
-    let offers: Vec<Offer> = answers()
-        .filter(|(_, status)| status.shared_channels() == channels)
-        .map(|(node, status)| Offer {
-            node: node.0,
-            free_channels: status.free_rows,
-            pages_per_channel: status.pages_per_row,
-        })
-        .collect();
+    let channels = rooms.sites().next().map_or(0, |site| site.channels);
+    let offer = |site: &Site| Offer {
+        node: site.node,
+        free_channels: site.free_rows,
+        pages_per_channel: site.pages_per_row,
+    };
+    let alike = rooms.sites().filter(|site| site.channels == channels);
+    let offers: Vec<Offer> = alike.map(offer).collect();
     place_rows(&offers, channels, space.pages, space.replicas, next_vssd)
 }
 

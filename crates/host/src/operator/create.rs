@@ -1,14 +1,14 @@
 //! Creating a volume: a record that is not ready → its vSSDs made → ready. A start makes what a record that is not
-//! ready still lacks.
+//! ready still lacks. Nobody waits for that one: what a node does not make in time, another one makes.
 
 use super::call::Call;
-use super::census::{Census, Space, place_within};
+use super::census::{self, Census, Space, place_within};
 use super::command::{Done, NewVolume, Refusal, VssdProblem};
 use super::job::{BACKGROUND, LATER, SOON, Sight, Step};
 use crate::gateway::{NodeAnswer, VolumeState};
 use base::limits::PAGE_BYTES;
-use base::{Duration, Instant, VolumeId};
-use rack::registry::{Snapshot, VolumeRecord};
+use base::{Duration, Instant, VolumeId, VssdId};
+use rack::registry::{ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 
 /// New vSSDs are waited for this long.
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -26,6 +26,8 @@ pub(super) struct Create {
     planned: Option<VolumeRecord>,
     /// The record is stored.
     id: Option<VolumeId>,
+    /// The sets with which the gateway was asked to open it.
+    opened: Option<Vec<SetRecord>>,
     ready_by: Option<Instant>,
 }
 
@@ -125,20 +127,62 @@ impl Create {
         let Some(seen) = sight.volume(id) else {
             return Step::Look;
         };
+        if seen.state.is_none() || self.opened.as_ref() != Some(&record.sets) {
+            self.opened = Some(record.sets.clone());
+            return Step::Call(Call::Open(Box::new(record.clone())));
+        }
+        let is_late = sight.now >= ready_by;
         match seen.state {
-            None => Step::Call(Call::Open(Box::new(record.clone()))),
             Some(VolumeState::Ready) => sight.change(|next| make_ready(next, id)),
+            Some(VolumeState::Failed(vssd, _)) if resumed && is_late => {
+                self.place_anew(sight, record, Some(vssd))
+            }
             Some(VolumeState::Failed(..)) if resumed => Step::Wait(BACKGROUND),
             Some(VolumeState::Failed(vssd, code)) => {
                 let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
                 Step::GiveUp(id, Refusal::Vssd(problem))
             }
-            Some(VolumeState::Opening) if resumed => Step::Wait(LATER),
-            Some(VolumeState::Opening) if sight.now >= ready_by => {
-                Step::GiveUp(id, Refusal::Silent(record.name.clone()))
-            }
-            Some(VolumeState::Opening) => Step::Wait(SOON),
+            _ if is_late && resumed => self.place_anew(sight, record, None),
+            _ if is_late => Step::GiveUp(id, Refusal::Silent(record.name.clone())),
+            _ if resumed => Step::Wait(LATER),
+            _ => Step::Wait(SOON),
         }
+    }
+
+    /// Gives what silent nodes were to make, and what was refused, to others that have room.
+    fn place_anew(&mut self, sight: &Sight, record: &VolumeRecord, refused: Option<VssdId>) -> Step {
+        let nodes = match self.census.ask_to_place(sight) {
+            Ok(nodes) => nodes,
+            Err(step) => return step,
+        };
+        self.census.again();
+        self.ready_by = None;
+        let mut rooms = census::rooms(&nodes, sight.records);
+        let mut next = sight.records.clone();
+        let mut sets = record.sets.clone();
+        for set in &mut sets {
+            let is_lost = |replica: &ReplicaRecord| {
+                refused == Some(VssdId(replica.vssd)) || !rooms.is_open(replica.node)
+            };
+            let lost: Vec<ReplicaRecord> = set.replicas.iter().copied().filter(is_lost).collect();
+            for old in lost {
+                let Some(node) = rooms.best(&next, set) else {
+                    continue;
+                };
+                rooms.give(set, node);
+                next.next_vssd += 1;
+                let new = ReplicaRecord {
+                    vssd: next.next_vssd,
+                    node,
+                };
+                next.leftovers.push(set.place_anew(old, new));
+            }
+        }
+        if sets == record.sets {
+            return Step::Wait(BACKGROUND);
+        }
+        next.volume_mut(record.volume()).expect("it has a record").sets = sets;
+        Step::Store(Box::new(next))
     }
 }
 
