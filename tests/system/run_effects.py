@@ -439,4 +439,5 @@ def main():
     CASES[sys.argv[2]](sys.argv[3])
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -38,6 +38,37 @@ for name in ${CASES:-$(effects names) cancel handlers forks filters}; do
 done
 [[ -z $failed ]] || fail "not as without run:$failed"
 
+# bug: a pattern with a slash was compared with the working directory's path, whatever directory `openat` was given.
+echo "· directories of patterns, by descriptors"
+cat >"$work/openat.py" <<'PY'
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from run_effects import of_area, synced
+os.chdir(sys.argv[2])
+os.makedirs("wal/old")
+os.makedirs("other")
+for path, cwd, directory, name in [
+    ("wal/1", ".", "wal", "1"), ("wal/2", "other", "../wal", "./2"), ("wal/3", "other", None, "../wal/3"), ("wal/4", "wal", None, "4"),
+    ("other/1", "wal", "../other", "1"), ("wal/old/1", "wal", "old", "1"),
+]:
+    os.chdir(cwd)
+    where = os.open(directory, os.O_RDONLY) if directory else None
+    synced(os.open(name, os.O_RDWR | os.O_CREAT, 0o644, dir_fd=where))
+    os.chdir(sys.argv[2])
+    print(path, of_area(os.path.abspath(path)))
+PY
+mkdir "$work/named"
+"$SWITCHYARD" run --area "$work/named.area" --size 32MiB --match 'wal/*' --quiet -- \
+    "$python" "$work/openat.py" "$here" "$work/named" >"$work/named.out" || fail "$(cat "$work/named.out")"
+diff "$work/named.out" - <<'OUT' || fail "a pattern with a directory"
+wal/1 b'0123456789'
+wal/2 b'0123456789'
+wal/3 b'0123456789'
+wal/4 b'0123456789'
+other/1 None
+wal/old/1 None
+OUT
+
 # bug: a program that somebody stopped and continued by its number left `run` stopped for ever. cause: `run` stopped with its program, and
 # only a shell continues both. fix: `run` stops only if the terminal has stopped the program.
 echo "· stopped and continued by its number"

@@ -8,7 +8,7 @@ use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-fn path_of<'a>(path: *const c_char) -> Option<&'a Path> {
+pub(crate) fn path_of<'a>(path: *const c_char) -> Option<&'a Path> {
     if path.is_null() {
         return None;
     }

@@ -4,34 +4,31 @@ use crate::numbers::numbered;
 use crate::{SYNCS, Settings, inside, is_passive, journal, names, over, place, present, real, rings};
 use crate::{set_errno, settings, tree, unfollow};
 use area::files::{FileId, Journal, is_kept, matches};
-use area::own::{descriptors, is_own};
+use area::own::{self, descriptors, is_own};
 use libc::{c_char, c_int, mode_t};
-use std::ffi::{CStr, OsStr};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
 const SYNC_FLAGS: c_int = libc::O_SYNC | libc::O_DSYNC;
 
-/// The settings, if a file opened by this path for writing is to be followed.
-pub(crate) fn chosen(path: *const c_char) -> Option<&'static Settings> {
+/// The settings, if a file opened by this path for writing is to be followed. The path is relative to a directory's descriptor.
+pub(crate) fn chosen(directory: c_int, path: *const c_char) -> Option<&'static Settings> {
     let may_follow = !is_passive() && !over::is_over();
-    may_follow.then(|| matched(path)).flatten()
+    may_follow.then(|| matched(directory, path)).flatten()
 }
 
-/// The settings, if the path is one of those to follow.
-pub(crate) fn matched(path: *const c_char) -> Option<&'static Settings> {
-    if path.is_null() {
-        return None;
-    }
-    let settings = settings()?;
-    // SAFETY: the program's path ends with a zero.
-    let path = unsafe { CStr::from_ptr(path) };
-    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+/// The settings, if the path, relative to a directory's descriptor, is one of those to follow.
+pub(crate) fn matched(directory: c_int, path: *const c_char) -> Option<&'static Settings> {
+    let (settings, path) = (settings()?, names::path_of(path)?);
     let is_chosen = || {
-        let absolute = std::path::absolute(path);
-        matches(&settings.patterns, absolute.as_deref().unwrap_or(path))
+        let named = match directory {
+            _ if path.is_absolute() || !settings.names_directories() => Path::new("/").join(path),
+            libc::AT_FDCWD => path.to_owned(),
+            fd => own::link(fd).unwrap_or_default().join(path),
+        };
+        let absolute = std::path::absolute(&named);
+        matches(&settings.patterns, absolute.as_ref().unwrap_or(&named))
     };
     inside(is_chosen).then_some(settings)
 }
@@ -125,9 +122,9 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
     }
     tree::writes();
     if tree::is_another() {
-        return told(open(flags), matched(path).is_some());
+        return told(open(flags), matched(directory, path).is_some());
     }
-    let Some(settings) = chosen(path) else {
+    let Some(settings) = chosen(directory, path) else {
         let fd = follow_known(open(flags), flags);
         // Another process may own the area since.
         return if fd >= 0 && tree::is_another() {

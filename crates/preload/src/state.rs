@@ -60,6 +60,13 @@ impl Settings {
             patterns: patterns.filter_map(|it| CString::new(it).ok()).collect(),
         })
     }
+
+    /// True if more than a file's own name decides whether it is followed.
+    pub(crate) fn names_directories(&self) -> bool {
+        self.patterns
+            .iter()
+            .any(|pattern| pattern.as_bytes().contains(&b'/'))
+    }
 }
 
 pub(crate) fn settings() -> Option<&'static Settings> {

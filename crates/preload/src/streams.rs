@@ -22,7 +22,7 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
     // SAFETY: an open stream.
     let fd = unsafe { libc::fileno(file) };
     if tree::is_another() {
-        if told(fd, matched(path).is_some()) < 0 {
+        if told(fd, matched(libc::AT_FDCWD, path).is_some()) < 0 {
             // SAFETY: its descriptor is closed, and it has written nothing.
             unsafe { real::fclose(file) };
             set_errno(libc::EIO);
@@ -31,7 +31,7 @@ unsafe fn stream(path: *const c_char, mode: *const c_char, file: *mut libc::FILE
         return file;
     }
     let known = || present().filter(|journal| inside(|| journal.find_same(fd)).is_some());
-    let journal = match (chosen(path), known()) {
+    let journal = match (chosen(libc::AT_FDCWD, path), known()) {
         (_, Some(journal)) => Some(journal),
         (Some(settings), None) => journal(settings),
         (None, None) => return file,
