@@ -15,7 +15,8 @@
 //! - A member is lost if it takes no writes, or if the others do not hear it. Its node may not answer, or not have it, or
 //!   count fewer starts than before: the medium is an image of the past. So it is if the member does not serve, and knows an earlier
 //!   membership only.
-//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well, on a node that answers in time. Of two
+//! - Nobody is expelled unless a member stays that has what was flushed: a replica that is well, on a node that answers in time, and has
+//!   answered since the other one was found lost ([`Heal::asks`]). Of two
 //!   nodes that die shortly after each other the first one is no reason to expel. Sometimes none of those
 //!   that stay serves: all have started again, and wait for the one that is lost. Then there is more patience, as the lost
 //!   one may have acknowledged writes in memory that the others have not.
@@ -64,6 +65,8 @@ pub struct Heal {
     drained: BTreeSet<u8>,
     /// When the members of a set changed last.
     changed_at: Instant,
+    /// When a member was found lost that is to be expelled if those that stay have answered since.
+    found_lost: Option<Instant>,
     told: Vec<Kind>,
 }
 
@@ -78,6 +81,7 @@ impl Heal {
             left: BTreeMap::new(),
             drained: BTreeSet::new(),
             changed_at: now,
+            found_lost: None,
             told: Vec::new(),
         }
     }
@@ -101,6 +105,12 @@ impl Heal {
     pub fn without_room(&self) -> impl Iterator<Item = VolumeId> {
         let volumes: BTreeSet<u32> = self.without_room.iter().map(|(volume, _)| *volume).collect();
         volumes.into_iter().map(VolumeId)
+    }
+
+    /// When a member was found lost that is expelled as soon as one that stays answers what it is asked from then on: the nodes should be
+    /// asked at once. That one may have died since its last answer.
+    pub fn asks(&self) -> Option<Instant> {
+        self.found_lost
     }
 
     /// The next event.
@@ -157,6 +167,7 @@ impl Heal {
     /// Expels members that are lost.
     fn expel(&mut self, now: Instant, next: &mut Snapshot, charge: Charge) {
         let mut victims: Vec<(u32, usize, Vec<u32>)> = Vec::new();
+        self.found_lost = None;
         let is_own = |volume: VolumeId| is_kept(next, volume) && (charge.leads)(volume);
         for (volume, index, set) in next.made_sets().filter(|(volume, ..)| is_own(*volume)) {
             let is_lost = |replica: &&ReplicaRecord| self.members.is_lost(replica.vssd);
@@ -171,11 +182,18 @@ impl Heal {
             let is_there = |replica: &&ReplicaRecord| {
                 self.members.is_well(replica) && self.members.answers(replica.node)
             };
-            let mut stay = stays.filter(is_there).peekable();
+            let found = self.members.found_lost(&lost);
+            let has_answered = |replica: &&ReplicaRecord| self.members.heard(replica.node) > found;
             let waited = self.members.waited(now, &lost);
             let is_patient = waited.is_some_and(|waited| waited >= self.members.rules.patience);
-            if stay.peek().is_some() && (is_patient || stay.any(|replica| self.members.serves(replica))) {
-                victims.push((volume.0, index, lost));
+            let goes_on = |replica: &&ReplicaRecord| is_patient || self.members.serves(replica);
+            let mut stay = stays.filter(is_there).filter(goes_on).peekable();
+            if stay.peek().is_none() {
+                continue;
+            }
+            match stay.any(|replica| has_answered(&replica)) {
+                true => victims.push((volume.0, index, lost)),
+                false => self.found_lost = self.found_lost.max(found),
             }
         }
         let mut sets_of_victims = victims.iter().map(|&(volume, index, _)| (volume, index));

@@ -1,7 +1,7 @@
 //! The healing of sets (`rack::heal`) while the gateway serves. It asks the nodes how they are, stores changed records, and
 //! hands them on.
 
-use super::call::{Call, VolumeView};
+use super::call::{Call, View, VolumeView};
 use super::job::{LATER, Sight, Step};
 use base::event::Kind;
 use base::{Duration, Instant, VolumeId, VssdId};
@@ -19,6 +19,8 @@ const DISCARD_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct Healing {
     heal: Heal,
     ask_at: Instant,
+    /// The loss for which they were asked earlier ([`Heal::asks`]).
+    asked_for: Option<Instant>,
     discard_at: Instant,
     /// Epoch of the records that the gateway has.
     handed_on: Option<u64>,
@@ -30,6 +32,7 @@ impl Healing {
         Self {
             heal: Heal::new(now, rules),
             ask_at: now,
+            asked_for: None,
             discard_at: now + DISCARD_EVERY,
             handed_on: Some(served.epoch),
         }
@@ -83,11 +86,7 @@ impl Healing {
         self.heal.members_mut().strangers(view.strangers.iter().copied());
         self.heal.members_mut().past(view.past.iter().copied());
         if now >= self.ask_at {
-            self.ask_at = now + self.heal.rules().ask_every;
-            self.heal
-                .members_mut()
-                .asked(view.nodes.iter().map(|node| node.node));
-            return Step::Call(Call::AskNodes);
+            return self.ask(now, view);
         }
         let state = |id: VolumeId, set: usize| {
             let seen = view.volumes.iter().find(|volume| volume.id == id);
@@ -104,13 +103,26 @@ impl Healing {
                 return Step::Call(Call::Discard(left));
             }
         }
-        let changes = Self::volumes(records).any(charge.leads);
+        let found_lost = self.heal.asks();
+        if found_lost.is_some() && self.asked_for != found_lost {
+            self.asked_for = found_lost;
+            return self.ask(now, view);
+        }
+        let changes = found_lost.is_some() || Self::volumes(records).any(charge.leads);
         let until_asked = self.ask_at.since(now);
         Step::Wait(if changes {
             until_asked.min(LATER)
         } else {
             until_asked
         })
+    }
+
+    fn ask(&mut self, now: Instant, view: &View) -> Step {
+        self.ask_at = now + self.heal.rules().ask_every;
+        self.heal
+            .members_mut()
+            .asked(view.nodes.iter().map(|node| node.node));
+        Step::Call(Call::AskNodes)
     }
 }
 

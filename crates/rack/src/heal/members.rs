@@ -473,6 +473,12 @@ impl Members {
         self.nodes.values().any(is_on_trial)
     }
 
+    /// When the last of these, which are lost, was found to be so.
+    pub(super) fn found_lost(&self, lost: &[u32]) -> Option<Instant> {
+        let lost = lost.iter().filter_map(|vssd| self.lost.get(vssd));
+        lost.map(|lost| lost.since).max()
+    }
+
     /// As long is at least waited for these, which are lost.
     pub(super) fn waited(&self, now: Instant, lost: &[u32]) -> Option<Duration> {
         let lost = lost.iter().filter_map(|vssd| self.lost.get(vssd));

@@ -296,9 +296,9 @@ fn a_failed_or_missing_member_is_expelled_though_its_node_answers() {
 fn a_medium_of_the_past_is_expelled_and_yields() {
     let mut world = World::new();
     world.records.boots.insert(2, 5);
-    world.pass(0, 200);
+    world.pass(0, 400);
     assert_eq!(world.replicas(), [1]);
-    world.pass(200, 2_000);
+    world.pass(400, 2_000);
     assert_eq!(world.records.boots[&2], 1);
     assert_eq!(world.set().joining.map(|joining| joining.vssd), Some(2));
     (world.state, world.records) = (ChangeState::Done, records());
@@ -342,9 +342,9 @@ fn an_image_of_the_past_with_a_later_start_is_expelled() {
         "it started again"
     );
     world.boots[1] = (5, 12);
-    world.pass(400, 600);
+    world.pass(400, 800);
     assert_eq!(world.replicas(), [1]);
-    world.pass(600, 2_600);
+    world.pass(800, 2_600);
     assert_eq!(world.records.boots[&2], 12);
 }
 
@@ -504,6 +504,28 @@ fn of_two_nodes_that_die_shortly_after_each_other_none_is_expelled() {
     assert_eq!(world.replicas(), [1, 2]);
     world.rolls[0] = Some(here(1));
     world.pass(6_000, 6_400);
+    assert_eq!(world.replicas(), [1], "the first one is back and goes on");
+}
+
+/// Bug: a node was cut off for a second, and the other one's medium was lost in the 400 ms before. The first one's copy, which had everything,
+/// was expelled then, and the set was lost. Cause: an answer of before counted. Fix: one that stays has answered since the other was found lost.
+#[test]
+fn nobody_is_expelled_by_an_answer_of_before_the_loss_was_found() {
+    let mut world = World::new();
+    world.pass(0, 2_000);
+    world.rolls[0] = None;
+    world.pass(2_000, 2_800);
+    assert_eq!(world.heal.asks(), None, "node 1 may still answer");
+    // The last question that node 2 answers is the one at which node 1 is found lost.
+    world.pass(2_800, 3_000);
+    assert_eq!(world.heal.asks(), Some(at(2_801)), "the nodes are asked at once");
+    assert_eq!(world.replicas(), [1, 2]);
+    world.rolls[1] = None;
+    world.pass(3_000, 6_000);
+    assert_eq!(world.replicas(), [1, 2]);
+    world.rolls[0] = Some(here(1));
+    world.rolls[1] = Some(Roll::default());
+    world.pass(6_000, 7_400);
     assert_eq!(world.replicas(), [1], "the first one is back and goes on");
 }
 
