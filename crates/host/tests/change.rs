@@ -356,6 +356,27 @@ fn an_only_copy_goes_when_its_successor_has_flushed_whatever_the_old_one_says() 
     }
 }
 
+/// bug: writes failed when the medium of a replica hung for five seconds, and so had failed: the member was expelled a tenth of a second later.
+/// cause: the wait for that began with the write. fix: it begins with the word that the medium has failed.
+#[test]
+fn a_write_waits_for_the_expulsion_of_a_member_whose_medium_has_failed() {
+    let mut world = World::new();
+    world.zero();
+    let write = [(1, Op::Zero, None)];
+    let mut rounds = 0;
+    // The medium does not answer, and the gateway asks again after longer and longer times.
+    while rounds < 10 || world.asked.is_empty() {
+        world.asks();
+        rounds += 1;
+    }
+    for _ in 0..9 {
+        world.say(1, Op::Zero, Code::Latched);
+        assert_eq!(world.asks(), write, "asked again");
+    }
+    world.say(1, Op::Zero, Code::Latched);
+    assert_eq!(world.asks(), [], "nobody expels it: the write has failed");
+}
+
 /// Both nodes have come back at other addresses before the new vSSD had everything: it asked its peer where that had been
 /// until somebody told it.
 #[test]

@@ -31,7 +31,7 @@ use wire::rack::{Code, Header, Op, Packet, flags};
 const BUSY_AGAIN: Duration = Duration::from_millis(2);
 /// A replica whose medium has failed is asked again after this.
 const LATCHED_AGAIN: Duration = Duration::from_millis(50);
-/// By then it is expelled, if the others can go on without it (`rack::heal`).
+/// So long after it has said so it is expelled, if the others can go on without it (`rack::heal`).
 const EXPELLED_WITHIN: Duration = Duration::from_secs(5);
 /// A write is asked about so often before its page is sent again.
 const ASKED_MAX: u8 = 2;
@@ -250,7 +250,7 @@ impl Flight {
             attempts: 0,
             asked: 0,
             epoch: 0,
-            since: now,
+            latched: None,
             sent_at: now,
             again_at: now,
         };
@@ -397,7 +397,10 @@ impl Flight {
                 self.ask_later(now, slot);
                 return None;
             }
-            Code::Latched if set.replicas.len() > 1 && now.since(operation.since) < EXPELLED_WITHIN => {
+            Code::Latched
+                if set.replicas.len() > 1
+                    && now.since(*operation.latched.get_or_insert(now)) < EXPELLED_WITHIN =>
+            {
                 operation.again_at = now + LATCHED_AGAIN;
                 sooner(&mut self.scan_at, operation.again_at);
                 return None;
@@ -676,7 +679,7 @@ impl Flight {
                 continue;
             }
             operation.vssd = new[place(operation.vssd)];
-            operation.attempts = 0;
+            (operation.attempts, operation.latched) = (0, None);
             operation.again_at = now;
             sooner(&mut self.scan_at, now);
             let sent = core::mem::take(&mut operation.number);

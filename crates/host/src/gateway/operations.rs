@@ -79,8 +79,8 @@ pub(super) struct Operation {
     pub asked: u8,
     /// Of a mutation: the epoch it was sent in last.
     pub epoch: u32,
-    /// When it began.
-    pub since: Instant,
+    /// When a replica said first that its medium has failed.
+    pub latched: Option<Instant>,
     pub sent_at: Instant,
     pub again_at: Instant,
 }
