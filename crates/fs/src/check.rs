@@ -9,7 +9,7 @@ use crate::format::{
 };
 use crate::inode::Inode;
 use crate::media::{Error, Media, Volume, read_block};
-use crate::node::{FILL_MIN, HEAD_BYTES, Node, Raw};
+use crate::node::{FILL_MIN, Node, Raw};
 use crate::space::{ZoneId, zones_of};
 use crate::tree::{is_sound, read_node};
 use crate::value::{ExtentRecord, LogRecord, Run, ZoneRecord};
@@ -348,12 +348,8 @@ impl Walk {
         if place != self.root.tree.place && node.bytes() < FILL_MIN {
             check.tell(place, Meaning::Thin(node.bytes()));
         }
-        let (mut at, mut last) = (HEAD_BYTES, HEAD_BYTES);
-        while at < node.end() {
-            (last, at) = (at, node.next(at));
-        }
-        let is_low = node.key_at(HEAD_BYTES) < range.0;
-        if is_low || range.1.is_some_and(|bound| node.key_at(last) >= bound) {
+        let is_low = node.key(0) < range.0;
+        if is_low || range.1.is_some_and(|bound| node.key(node.count() - 1) >= bound) {
             check.tell(place, Meaning::Keys);
         }
         match level {
@@ -381,15 +377,13 @@ impl Walk {
     }
 
     fn leaf(&mut self, check: &mut Check<'_>, node: &Node, place: Place) {
-        let mut at = HEAD_BYTES;
-        while at < node.end() {
+        for index in 0..node.count() {
             self.entries += 1;
-            let key = node.key_at(at).key().expect("the node was checked");
-            let value = &node.block()[node.value_at(at)];
+            let key = node.key(index).key().expect("the node was checked");
+            let value = &node.block()[node.value(index)];
             if !self.entry(check, key, value, place) {
                 check.tell(place, Meaning::Value(key));
             }
-            at = node.next(at);
         }
     }
 

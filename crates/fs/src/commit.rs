@@ -244,10 +244,9 @@ impl Tree {
         changed.dedup();
         for place in changed.drain(..) {
             let pointer = Pointer { place, generation };
-            if self.cache.has(pointer) {
-                let node = self.cache.node_mut(place);
-                seal(node.block_mut(), Sort::Node, pointer, mark);
-                writes.push((place, Bytes::Node(self.cache.share(place))));
+            if let Some(slot) = self.cache.find(pointer) {
+                seal(self.cache.at_mut(slot).block_mut(), Sort::Node, pointer, mark);
+                writes.push((place, Bytes::Node(Arc::clone(self.cache.at(slot)))));
             }
         }
         self.changed = changed;

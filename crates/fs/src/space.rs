@@ -93,19 +93,17 @@ impl Zone {
         let end = self.blocks as usize;
         let busy = &self.sets.as_ref().expect("the zone was loaded").busy;
         if from > 0
-            && let Some((at, _)) = busy.runs(from, end, false).find(|(_, count)| *count >= want)
+            && let Ok(at) = busy.find_clear(from, end, want)
         {
             return Some(at);
         }
-        let mut longest = 0;
-        for (at, count) in busy.runs(0, end, false) {
-            if count >= want {
-                return Some(at);
+        match busy.find_clear(0, end, want) {
+            Ok(at) => Some(at),
+            Err(longest) => {
+                self.longest = longest as u32;
+                None
             }
-            longest = longest.max(count);
         }
-        self.longest = longest as u32;
-        None
     }
 
     fn sets(&mut self) -> &mut Sets {

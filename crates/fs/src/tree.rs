@@ -7,7 +7,7 @@
 use crate::cache::Cache;
 use crate::format::{Damage, Key, Kind, Place, Pointer, Root, Sort, unseal};
 use crate::media::{Error, Media, Volume, read_block};
-use crate::node::{HEAD_BYTES, LEVELS_MAX, Node, Raw};
+use crate::node::{LEVELS_MAX, Node, Raw};
 use crate::space::{Space, ZoneId};
 use crate::value::ZoneRecord;
 use core::ops::{Deref, Range, RangeInclusive};
@@ -42,6 +42,8 @@ impl Deref for Value {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) pointer: Pointer,
+    /// Where the cache has the node.
+    pub(crate) slot: usize,
     pub(crate) index: usize,
 }
 
@@ -278,9 +280,9 @@ impl Tree {
             pointer = node.child(node.child_of(key));
         }
         let node = self.load(media, pointer, 0)?;
-        let (at, is_found) = node.find(key);
+        let (index, is_found) = node.find(key);
         Ok(is_found.then(|| Value {
-            range: node.value_at(at),
+            range: node.value(index),
             node: Arc::clone(node),
         }))
     }
@@ -314,11 +316,17 @@ impl Tree {
         pointer: Pointer,
         level: u8,
     ) -> Result<&Arc<Node>, Error> {
-        let at = match self.cache.find(pointer) {
-            Some(at) => at,
-            None => self.read(media, pointer, level)?,
-        };
-        Ok(self.cache.at(at))
+        let slot = self.slot(media, pointer, level)?;
+        Ok(self.cache.at(slot))
+    }
+
+    /// Where the cache has a node.
+    #[inline]
+    pub(crate) fn slot(&mut self, media: &dyn Media, pointer: Pointer, level: u8) -> Result<usize, Error> {
+        match self.cache.find(pointer) {
+            Some(slot) => Ok(slot),
+            None => self.read(media, pointer, level),
+        }
     }
 
     #[cold]
@@ -343,14 +351,19 @@ impl Tree {
         path.clear();
         let (mut pointer, mut bound) = (top.pointer, None);
         for level in (1..=top.level).rev() {
-            let node = self.load(media, pointer, level)?;
+            let slot = self.slot(media, pointer, level)?;
+            let node = self.cache.at(slot);
             let index = node.child_of(key);
             bound = node.lowest_of(index + 1).or(bound);
-            path.push(Step { pointer, index });
+            path.push(Step { pointer, slot, index });
             pointer = node.child(index);
         }
-        self.load(media, pointer, 0)?;
-        path.push(Step { pointer, index: 0 });
+        let slot = self.slot(media, pointer, 0)?;
+        path.push(Step {
+            pointer,
+            slot,
+            index: 0,
+        });
         Ok(bound)
     }
 }
@@ -362,12 +375,10 @@ pub(crate) fn read_node(
     (level, mark): (u8, u64),
 ) -> Result<Arc<Node>, Error> {
     let place = pointer.place;
-    let mut node = Node::empty(0);
-    let read = media.read(place, node.block_mut());
-    read.map_err(|error| Error::Media { place, error })?;
-    let checked = unseal(node.block(), Sort::Node, pointer, mark).and_then(|()| node.check(level));
-    checked.map_err(|damage| Error::Damaged { place, damage })?;
-    Ok(Arc::new(node))
+    let block = read_block(media, place)?;
+    let node = unseal(&block, Sort::Node, pointer, mark).and_then(|()| Node::read(&block, level));
+    node.map(Arc::new)
+        .map_err(|damage| Error::Damaged { place, damage })
 }
 
 /// The roots that can be read, the newest one first.
@@ -399,7 +410,7 @@ pub struct Entries {
     /// The next key is not below it; none at the end.
     from: Option<Raw>,
     last: Raw,
-    /// The leaf, where in it, and what is above its keys.
+    /// The leaf, the next entry of it, and what is above its keys.
     leaf: Option<(Arc<Node>, usize, Option<Raw>)>,
     edits: u64,
 }
@@ -420,23 +431,23 @@ impl Entries {
             if self.leaf.is_none() && !self.seek(tree, media, from)? {
                 return Ok(None);
             }
-            let Some((node, at, bound)) = &mut self.leaf else {
+            let Some((node, index, bound)) = &mut self.leaf else {
                 return Ok(None);
             };
-            if *at == node.end() {
+            if *index == node.count() {
                 (self.from, self.leaf) = (*bound, None);
                 continue;
             }
-            let raw = node.key_at(*at);
+            let raw = node.key(*index);
             if raw > self.last {
                 self.from = None;
                 return Ok(None);
             }
             let value = Value {
                 node: Arc::clone(node),
-                range: node.value_at(*at),
+                range: node.value(*index),
             };
-            *at = node.next(*at);
+            *index += 1;
             self.from = raw.next();
             return Ok(Some((raw.key().expect("the node was checked"), value)));
         }
@@ -451,13 +462,12 @@ impl Entries {
         }
         let mut path = core::mem::take(&mut tree.path);
         let bound = tree.descend(media, (top, from), &mut path);
-        let leaf = path.last().map(|step| step.pointer);
+        let slot = path.last().map(|step| step.slot);
         tree.path = path;
         let bound = bound?;
-        let leaf = Arc::clone(tree.load(media, leaf.expect("a path ends with a leaf"), 0)?);
-        let (at, _) = leaf.find(from);
-        debug_assert!(at >= HEAD_BYTES);
-        self.leaf = Some((leaf, at, bound));
+        let leaf = Arc::clone(tree.cache.at(slot.expect("a path ends with a leaf")));
+        let (index, _) = leaf.find(from);
+        self.leaf = Some((leaf, index, bound));
         Ok(true)
     }
 }
