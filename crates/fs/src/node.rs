@@ -139,7 +139,10 @@ pub struct Edit<'a> {
 
 /// Where keys are, and the part of each that tells them apart. The keys of a node begin with the same bits.
 #[derive(Clone, Debug)]
+#[repr(C)]
 struct Table {
+    /// As many as the block says.
+    count: usize,
     /// How many bits all keys begin with: at most [`Table::BITS`].
     common: u32,
     /// These bits, in front of zeros.
@@ -156,6 +159,7 @@ impl Table {
 
     const fn empty() -> Self {
         Self {
+            count: 0,
             common: Self::BITS,
             prefix: 0,
             parts: [0; ENTRIES_MAX],
@@ -176,11 +180,12 @@ impl Table {
     }
 }
 
-/// A node.
+/// A node. What a search reads first lies together, in front.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Node {
-    block: Block,
     table: Table,
+    block: Block,
 }
 
 impl Node {
@@ -222,6 +227,7 @@ impl Node {
     /// Makes the table anew.
     fn index(&mut self) {
         let count = self.count();
+        self.table.count = count;
         let (mut at, level) = (HEAD_BYTES, self.level());
         for offset in &mut self.table.offsets[..count] {
             *offset = at as u16;
@@ -309,7 +315,7 @@ impl Node {
     /// Where an entry begins; behind the last one, the end.
     #[inline]
     fn at(&self, index: usize) -> usize {
-        match index == self.count() {
+        match index == self.table.count {
             true => self.end(),
             false => usize::from(self.table.offsets[index]),
         }
@@ -337,7 +343,7 @@ impl Node {
     /// The first entry whose key is not below this one; the [`count`](Node::count) if there is none. True if it is this key.
     #[inline]
     pub fn find(&self, key: Raw) -> (usize, bool) {
-        let (table, count) = (&self.table, self.count());
+        let (table, count) = (&self.table, self.table.count);
         match table.prefix_of(key).cmp(&table.prefix) {
             Ordering::Less => return (0, false),
             Ordering::Greater => return (count, false),
@@ -441,6 +447,7 @@ impl Node {
         if old == 0 || key.is_some_and(|key| self.table.prefix_of(key) != self.table.prefix) {
             return self.index();
         }
+        self.table.count = count;
         let (behind, moved) = (edit.index + edit.count..old, edit.index + added);
         self.table.offsets.copy_within(behind.clone(), moved);
         self.table.parts.copy_within(behind, moved);
@@ -519,5 +526,56 @@ fn entry_bytes(bytes: &[u8], at: usize, level: u8) -> usize {
     match level {
         0 => LEAF_HEAD_BYTES + usize::from(u16_at(bytes, at + KEY_BYTES)),
         _ => INNER_BYTES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::Kind;
+    use base::Rng;
+
+    /// Keys that differ in their first bits, in their last ones, in both, and in none that the table has.
+    fn key(rng: &mut Rng, pattern: u64) -> Raw {
+        let kind = [Kind::Inode, Kind::Entry, Kind::Extent][rng.below(3) as usize];
+        Raw::of(match pattern {
+            0 => Key::new(rng.next_u64(), kind, 0),
+            1 => Key::new(7, Kind::Extent, rng.below(300)),
+            2 => Key::new(rng.below(4), kind, rng.below(60)),
+            _ => Key::new(1 << 40, Kind::Entry, rng.below(3) << 60 | rng.below(40)),
+        })
+    }
+
+    #[test]
+    fn a_node_finds_what_a_sorted_list_finds() {
+        for seed in 0..400 {
+            let mut rng = Rng::new(seed);
+            let (mut node, mut model) = (Node::empty(0), Vec::<(Raw, usize)>::new());
+            for _ in 0..300 {
+                let (key, bytes) = (key(&mut rng, seed % 4), rng.below(60) as usize);
+                let found = model.binary_search_by_key(&key, |(key, _)| *key);
+                let index = found.unwrap_or_else(|index| index);
+                assert_eq!(node.find(key), (index, found.is_ok()));
+                assert_eq!(node.until(0, key), index + usize::from(found.is_ok()));
+                let (value, is_removed) = (vec![7; bytes], rng.chance(0.3) && found.is_ok());
+                let entry = match is_removed {
+                    true => Entry::None,
+                    false => Entry::Leaf(key, &value),
+                };
+                let count = usize::from(found.is_ok());
+                let edit = Edit { index, count, entry };
+                if node.bytes_with(&edit) > CAPACITY {
+                    break;
+                }
+                node.apply(&edit);
+                model.splice(index..index + count, (!is_removed).then_some((key, bytes)));
+                if !model.is_empty() {
+                    let again = Node::read(node.block(), 0).expect("it makes sense");
+                    let at = rng.below(model.len() as u64) as usize;
+                    assert_eq!((again.key(at), again.value(at)), (node.key(at), node.value(at)));
+                    assert_eq!((node.key(at), node.value(at).len()), model[at]);
+                }
+            }
+        }
     }
 }
