@@ -35,7 +35,7 @@ impl Tree {
     pub fn insert(&mut self, media: &dyn Media, key: Key, value: &[u8], room: Room) -> Result<(), Error> {
         assert!(value.len() <= VALUE_BYTES_MAX, "a value has at most 1024 bytes");
         self.admit(room)?;
-        self.cache.trim();
+        self.trim();
         self.put(media, Raw::of(key), value)
     }
 
@@ -56,7 +56,7 @@ impl Tree {
         let mut removed = 0;
         while let Some(low) = from.filter(|low| *low <= last) {
             self.admit(Room::Reserve)?;
-            self.cache.trim();
+            self.trim();
             let (count, next) = self.cut(media, (low, last))?;
             removed += count as u64;
             from = next;
@@ -123,6 +123,7 @@ impl Tree {
         near: Option<Place>,
     ) -> Result<Run, Error> {
         self.admit_changes()?;
+        self.trim();
         let left = match device {
             0 => self.room().saturating_sub(self.reserve_blocks()),
             _ => u64::MAX,
@@ -140,6 +141,7 @@ impl Tree {
     /// Some are not free.
     pub fn claim(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.claim(media, run)
     }
 
@@ -149,6 +151,7 @@ impl Tree {
     /// Some are not reserved.
     pub fn keep(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.keep(media, run)
     }
 
@@ -158,6 +161,7 @@ impl Tree {
     /// Some are not reserved.
     pub fn give_back(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.give_back(media, run)
     }
 
@@ -167,6 +171,7 @@ impl Tree {
     /// Some are not in use.
     pub fn release(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.release(media, run, self.generation)
     }
 

@@ -63,6 +63,9 @@ pub struct Tree {
     pub(crate) space: Space,
     /// The newest durable root.
     pub(crate) durable: Root,
+    /// The root that is to be written before the first commit: the same tree, under the next number. So what a commit wrote that was
+    /// cut has another generation than what any later one writes.
+    pub(crate) opening: Option<Root>,
     /// The root that is being written.
     pub(crate) planned: Option<Root>,
     pub(crate) top: Top,
@@ -95,7 +98,9 @@ impl Tree {
             next_log: 1,
             ..Root::default()
         };
-        Self::of_root(volume.mark, root, space, cache_bytes)
+        let mut tree = Self::of_root(volume.mark, root, space, cache_bytes);
+        (tree.opening, tree.generation) = (None, 1);
+        tree
     }
 
     fn of_root(mark: u64, root: Root, space: Space, cache_bytes: usize) -> Self {
@@ -104,12 +109,16 @@ impl Tree {
             cache: Cache::new(cache_bytes, root.generation),
             space,
             durable: root,
+            opening: Some(Root {
+                generation: root.generation + 1,
+                ..root
+            }),
             planned: None,
             top: Top {
                 pointer: root.tree,
                 level: root.level,
             },
-            generation: root.generation + 1,
+            generation: root.generation + 2,
             next_inode: root.next_inode,
             next_log: root.next_log,
             stock: Vec::new(),
@@ -124,7 +133,8 @@ impl Tree {
     }
 
     /// Opens the tree of the newest root that can be read, as far as opening reads it: its slot, its uppermost node, and the records
-    /// of the zones. `cache_bytes` is for nodes that need not be in memory. If of both roots records of zones are damaged, the tree can
+    /// of the zones. `cache_bytes` is for nodes that need not be in memory; an eighth more
+    /// is for bitmaps. If of both roots records of zones are damaged, the tree can
     /// be read, and [refuses](Tree::refuses) changes.
     ///
     /// # Errors
@@ -135,6 +145,7 @@ impl Tree {
         for (index, root) in roots.iter().enumerate() {
             match Self::open_root(media, volume, root, cache_bytes) {
                 Ok(mut tree) => {
+                    tree.space.limit(cache_bytes / 8);
                     if let Some(older) = roots.get(index + 1) {
                         tree.hold_older(media, volume, older)?;
                     }
@@ -248,6 +259,18 @@ impl Tree {
     /// Says which number the next new inode gets, if it is not above: numbers may be given out elsewhere.
     pub fn raise_next_inode(&mut self, number: u64) {
         self.next_inode = self.next_inode.max(number);
+    }
+
+    /// Drops what is too much in memory. Not while a caller relies on something to be there.
+    #[inline]
+    pub(crate) fn trim(&mut self) {
+        self.cache.trim();
+        self.space.trim(self.durable.generation);
+    }
+
+    /// Zones whose bitmaps are in memory.
+    pub fn zones_loaded(&self) -> usize {
+        self.space.loaded()
     }
 
     /// Nodes in memory.
