@@ -21,6 +21,7 @@ pub mod media;
 pub mod node;
 pub mod op;
 mod ranges;
+mod record;
 pub mod space;
 pub mod tree;
 pub mod value;
