@@ -268,6 +268,11 @@ impl Tree {
         self.space.trim(self.durable.generation);
     }
 
+    /// Devices of the file system.
+    pub fn devices(&self) -> usize {
+        self.space.devices()
+    }
+
     /// Zones whose bitmaps are in memory.
     pub fn zones_loaded(&self) -> usize {
         self.space.loaded()
