@@ -6,6 +6,7 @@
 
 mod bits;
 mod cache;
+pub mod census;
 pub mod check;
 pub mod coalesce;
 pub mod commit;

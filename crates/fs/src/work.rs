@@ -53,7 +53,7 @@ pub(crate) fn extents_of(
     let mut found = Vec::new();
     while let Some((key, value)) = entries.next(tree, media)? {
         let extent = ExtentRecord::parse(&value).map_err(senseless(tree))?;
-        if key.number + extent.run.blocks > blocks.start {
+        if key.number.saturating_add(extent.run.blocks) > blocks.start {
             found.push((key.number, extent));
         }
     }
