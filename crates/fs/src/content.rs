@@ -35,7 +35,10 @@ impl Content {
 
     /// Blocks that are written, and those that are there and read as zeros.
     pub fn map(&self) -> (Vec<u64>, Vec<Range<u64>>) {
-        (self.written.keys().copied().collect(), self.reserved.iter().collect())
+        (
+            self.written.keys().copied().collect(),
+            self.reserved.iter().collect(),
+        )
     }
 
     /// What is at an offset.

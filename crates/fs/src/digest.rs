@@ -38,17 +38,17 @@ const PATCH_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Batch<'a> {
     /// The log's number.
-    pub log: u64,
+    log: u64,
     /// The nonce of its frames.
-    pub nonce: u64,
+    nonce: u64,
     /// Where the batch begins: what the tree has digested.
-    pub start: u64,
+    start: u64,
     /// Where it ends: behind its last frame.
-    pub end: u64,
+    end: u64,
     /// What its records say.
-    pub ops: Vec<Op<'a>>,
+    ops: Vec<Op<'a>>,
     /// What of it was no record.
-    pub refused: Vec<Refused>,
+    refused: Vec<Refused>,
 }
 
 impl<'a> Batch<'a> {
@@ -237,7 +237,10 @@ impl Digest<'_> {
             Action::Set(changes) => self.set(number, changes, time),
             Action::Attribute { name, value } => self.attribute(number, (name, value.as_deref()), time),
             Action::Release => self.release(number),
-            Action::Truncate { .. } | Action::Write { .. } | Action::Place { .. } | Action::Allocate { .. } => {
+            Action::Truncate { .. }
+            | Action::Write { .. }
+            | Action::Place { .. }
+            | Action::Allocate { .. } => {
                 unreachable!("changes of content are applied together")
             }
         }
@@ -440,7 +443,12 @@ impl Digest<'_> {
     }
 
     /// Whether an inode may lose a name, and becomes what the operation says.
-    fn may_lose(&mut self, directory: &Inode, (number, inode): (u64, &Inode), fate: Fate) -> Result<(), Fault> {
+    fn may_lose(
+        &mut self,
+        directory: &Inode,
+        (number, inode): (u64, &Inode),
+        fate: Fate,
+    ) -> Result<(), Fault> {
         self.grants.admit_change(number)?;
         self.grants.admit_leave(directory, inode)?;
         if inode.is_directory() && inode.entries > 0 {
@@ -481,7 +489,12 @@ impl Digest<'_> {
         if let Some(found) = found
             && self.is_inside(from.parent, found)?
         {
-            return Err(if is_exchange { Errno::Invalid } else { Errno::NotEmpty }.into());
+            return Err(if is_exchange {
+                Errno::Invalid
+            } else {
+                Errno::NotEmpty
+            }
+            .into());
         }
         let inode = self.work.inode(source)?;
         let other = match found {
@@ -490,7 +503,12 @@ impl Digest<'_> {
         };
         self.grants.admit_change(source)?;
         self.grants.admit_leave(&from_directory, &inode)?;
-        self.may_rename(&inode, other.as_ref(), (&from_directory, &to_directory), (from, to, target))?;
+        self.may_rename(
+            &inode,
+            other.as_ref(),
+            (&from_directory, &to_directory),
+            (from, to, target),
+        )?;
         self.make_rename((source, inode), other, (from, to), target, time)?;
         Ok(())
     }
@@ -595,8 +613,7 @@ impl Digest<'_> {
     ) -> Result<(), Error> {
         let kind = kind_of(mode);
         let name = &entry.name;
-        self.work
-            .add_entry(entry.parent, &Dirent { inode, kind, name })?;
+        self.work.add_entry(entry.parent, &Dirent { inode, kind, name })?;
         directory.entries += 1;
         directory.links += u32::from(mode & TYPE_MASK == TYPE_DIRECTORY);
         (directory.mtime, directory.ctime) = (time, time);
@@ -653,7 +670,11 @@ impl Digest<'_> {
         (name, value): (&[u8], Option<&[u8]>),
         time: Time,
     ) -> Result<(), Fault> {
-        let room = if value.is_some() { Room::Normal } else { Room::Reserve };
+        let room = if value.is_some() {
+            Room::Normal
+        } else {
+            Room::Reserve
+        };
         self.work.admit(room)?;
         self.grants.admit_attribute(number, name)?;
         let mut inode = self.work.inode(number)?;

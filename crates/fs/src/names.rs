@@ -84,10 +84,7 @@ impl<'a> Attribute<'a> {
             if head[1] != 0 {
                 return Err(Damage::Content);
             }
-            found.push(Self {
-                name,
-                value: content,
-            });
+            found.push(Self { name, value: content });
             value = rest;
         }
         Ok(found)

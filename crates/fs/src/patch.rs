@@ -109,7 +109,10 @@ impl Patch {
                     place: *place,
                     blocks: sums.len() as u64,
                 };
-                if !is_whole || !offset.is_multiple_of(BYTES) || run.blocks != end.div_ceil(BYTES) - offset / BYTES {
+                if !is_whole
+                    || !offset.is_multiple_of(BYTES)
+                    || run.blocks != end.div_ceil(BYTES) - offset / BYTES
+                {
                     return Err(Errno::Invalid.into());
                 }
                 if !grants.take(run) {
@@ -172,7 +175,11 @@ impl Patch {
         }
         self.split(blocks.start);
         self.split(blocks.end);
-        let gone: Vec<u64> = self.parts.range(blocks.clone()).map(|(first, _)| *first).collect();
+        let gone: Vec<u64> = self
+            .parts
+            .range(blocks.clone())
+            .map(|(first, _)| *first)
+            .collect();
         for first in gone {
             if let Some((_, State::Placed(place, sums))) = self.parts.remove(&first) {
                 let blocks = sums.len() as u64;
@@ -260,7 +267,8 @@ impl Patch {
     /// Gives places to blocks that have none.
     fn reserve(&mut self, work: &mut Work<'_>, blocks: Range<u64>) -> Result<(), Fault> {
         let mut there = Ranges::default();
-        for (first, extent) in extents_of(work.tree, work.media, View::Pending, (self.inode, blocks.clone()))? {
+        for (first, extent) in extents_of(work.tree, work.media, View::Pending, (self.inode, blocks.clone()))?
+        {
             there.insert(first..first + extent.run.blocks);
         }
         let before = self.parts.range(..blocks.start).next_back();
@@ -305,10 +313,15 @@ impl Patch {
                 return Err(fault);
             }
         };
-        let is_growing = wanted > 0 || self.parts.values().any(|(_, state)| !matches!(state, State::Hole));
+        let is_growing = wanted > 0
+            || self
+                .parts
+                .values()
+                .any(|(_, state)| !matches!(state, State::Hole));
         let room = if is_growing { Room::Normal } else { Room::Reserve };
         // Each extent that is cut leaves two, and records of extents fill half of a node at least.
-        let records = 2 * old.len() as u64 + self.parts.len() as u64 + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
+        let records =
+            2 * old.len() as u64 + self.parts.len() as u64 + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
         let nodes = 2 * work.tree.places_max() as u64;
         let needed = match room {
             Room::Normal => nodes + records,
@@ -436,11 +449,7 @@ impl Patch {
             work.tree.give_back(work.media, run)?;
         }
         let size = self.size;
-        Ok(Patched {
-            size,
-            added,
-            removed,
-        })
+        Ok(Patched { size, added, removed })
     }
 
     /// Takes the changed blocks out of the extents that have them, and frees these blocks. How many they are.
