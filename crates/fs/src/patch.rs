@@ -11,6 +11,7 @@ use crate::grants::{Fault, Grants, Reason};
 use crate::media::Error;
 use crate::op::{Action, Allocation, OFFSET_MAX};
 use crate::ranges::Ranges;
+use crate::spans::{Cut, Spans};
 use crate::tree::View;
 use crate::value::{ExtentRecord, Run};
 use crate::work::{Work, extents_of};
@@ -33,6 +34,17 @@ enum State {
     Placed(Place, Vec<u32>),
 }
 
+impl Cut for State {
+    fn cut(&mut self, at: u64) -> Self {
+        match self {
+            Self::Hole => Self::Hole,
+            Self::Unwritten => Self::Unwritten,
+            Self::Data(_) => unreachable!("a block of data is one block"),
+            Self::Placed(place, sums) => Self::Placed(place.plus(at), sums.split_off(at as usize)),
+        }
+    }
+}
+
 /// What is at a block now.
 enum Found {
     Hole,
@@ -44,8 +56,8 @@ enum Found {
 #[derive(Debug)]
 pub(crate) struct Patch {
     inode: u64,
-    /// By the first block: the block behind the last one, and what becomes of them. They do not overlap.
-    parts: BTreeMap<u64, (u64, State)>,
+    /// What becomes of blocks.
+    parts: Spans<State>,
     /// Granted blocks that a later change has replaced.
     dropped: Vec<Run>,
     pub(crate) size: u64,
@@ -63,7 +75,7 @@ impl Patch {
     pub(crate) fn new(inode: u64, size: u64) -> Self {
         Self {
             inode,
-            parts: BTreeMap::new(),
+            parts: Spans::default(),
             dropped: Vec::new(),
             size,
         }
@@ -147,59 +159,26 @@ impl Patch {
         Ok(())
     }
 
-    /// Makes `at` the border of parts.
-    fn split(&mut self, at: u64) {
-        let Some((&first, (end, state))) = self.parts.range_mut(..at).next_back() else {
-            return;
-        };
-        if *end <= at {
-            return;
-        }
-        let behind = match state {
-            State::Hole => State::Hole,
-            State::Unwritten => State::Unwritten,
-            State::Data(_) => unreachable!("a block of data is one block"),
-            State::Placed(place, sums) => {
-                let count = (at - first) as usize;
-                State::Placed(place.plus(at - first), sums.split_off(count))
-            }
-        };
-        let old_end = core::mem::replace(end, at);
-        self.parts.insert(at, (old_end, behind));
-    }
-
     /// Says what becomes of blocks.
     fn set(&mut self, blocks: Range<u64>, state: State) {
-        if blocks.is_empty() {
-            return;
-        }
-        self.split(blocks.start);
-        self.split(blocks.end);
-        let gone: Vec<u64> = self
-            .parts
-            .range(blocks.clone())
-            .map(|(first, _)| *first)
-            .collect();
-        for first in gone {
-            if let Some((_, State::Placed(place, sums))) = self.parts.remove(&first) {
+        let dropped = &mut self.dropped;
+        self.parts.set(blocks, state, |gone| {
+            if let State::Placed(place, sums) = gone {
                 let blocks = sums.len() as u64;
-                self.dropped.push(Run { place, blocks });
+                dropped.push(Run { place, blocks });
             }
-        }
-        self.parts.insert(blocks.start, (blocks.end, state));
+        });
     }
 
     /// What is at a block, with its content.
     fn at(&self, work: &mut Work<'_>, block: u64) -> Result<Found, Fault> {
-        if let Some((first, (end, state))) = self.parts.range(..=block).next_back()
-            && block < *end
-        {
+        if let Some((blocks, state)) = self.parts.at(block) {
             return Ok(match state {
                 State::Hole => Found::Hole,
                 State::Unwritten => Found::Unwritten,
                 State::Data(data) => Found::Data(data.clone()),
                 State::Placed(place, sums) => {
-                    let index = block - first;
+                    let index = block - blocks.start;
                     Found::Data(work.read(place.plus(index), sums[index as usize])?)
                 }
             });
@@ -271,11 +250,10 @@ impl Patch {
         {
             there.insert(first..first + extent.run.blocks);
         }
-        let before = self.parts.range(..blocks.start).next_back();
-        for (first, (end, state)) in before.into_iter().chain(self.parts.range(blocks.clone())) {
+        for (part, state) in self.parts.of(blocks.clone()) {
             match state {
-                State::Hole => there.remove(*first..*end),
-                _ => there.insert(*first..*end),
+                State::Hole => there.remove(part),
+                _ => there.insert(part),
             }
         }
         for gap in there.gaps(blocks) {
@@ -286,7 +264,7 @@ impl Patch {
 
     /// Gives what was taken of the grants back: the patch is not made.
     pub(crate) fn abandon(self, grants: &mut Grants) {
-        for (_, state) in self.parts.into_values() {
+        for (_, state) in self.parts.into_iter() {
             if let State::Placed(place, sums) = state {
                 let blocks = sums.len() as u64;
                 grants.grant(Run { place, blocks });
@@ -313,15 +291,12 @@ impl Patch {
                 return Err(fault);
             }
         };
-        let is_growing = wanted > 0
-            || self
-                .parts
-                .values()
-                .any(|(_, state)| !matches!(state, State::Hole));
+        let is_growing = wanted > 0 || self.parts.iter().any(|(_, state)| !matches!(state, State::Hole));
         let room = if is_growing { Room::Normal } else { Room::Reserve };
         // Each extent that is cut leaves two, and records of extents fill half of a node at least.
-        let records =
-            2 * old.len() as u64 + self.parts.len() as u64 + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
+        let records = 2 * old.len() as u64
+            + self.parts.iter().count() as u64
+            + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
         let nodes = 2 * work.tree.places_max() as u64;
         let needed = match room {
             Room::Normal => nodes + records,
@@ -340,8 +315,8 @@ impl Patch {
     /// The extents of the tree of which blocks change, by their first block.
     fn overlapped(&self, work: &mut Work<'_>) -> Result<BTreeMap<u64, ExtentRecord>, Error> {
         let mut old = BTreeMap::new();
-        for (first, (end, _)) in &self.parts {
-            let of = (self.inode, *first..*end);
+        for (blocks, _) in self.parts.iter() {
+            let of = (self.inode, blocks);
             old.extend(extents_of(work.tree, work.media, View::Pending, of)?);
         }
         Ok(old)
@@ -349,8 +324,8 @@ impl Patch {
 
     /// Blocks that need places.
     fn wanted(&self) -> u64 {
-        let wanted = self.parts.iter().map(|(first, (end, state))| match state {
-            State::Data(_) | State::Unwritten => end - first,
+        let wanted = self.parts.iter().map(|(blocks, state)| match state {
+            State::Data(_) | State::Unwritten => blocks.end - blocks.start,
             State::Hole | State::Placed(..) => 0,
         });
         wanted.sum()
@@ -390,7 +365,8 @@ impl Patch {
 
     /// The place behind the block in front of the first one that changes.
     fn place_before(&self, work: &mut Work<'_>) -> Result<Option<Place>, Error> {
-        let Some(block) = self.parts.keys().next().and_then(|first| first.checked_sub(1)) else {
+        let first = self.parts.iter().next();
+        let Some(block) = first.and_then(|(blocks, _)| blocks.start.checked_sub(1)) else {
             return Ok(None);
         };
         let of = (self.inode, block..block + 1);
@@ -409,7 +385,8 @@ impl Patch {
         let removed = self.make_old(work, old)?;
         let (mut extents, mut added) = (Extents::default(), 0);
         let mut places = Places(places);
-        for (first, (end, state)) in self.parts {
+        for (blocks, state) in self.parts.into_iter() {
+            let (first, end) = (blocks.start, blocks.end);
             match state {
                 State::Hole => continue,
                 State::Data(block) => {
@@ -459,9 +436,8 @@ impl Patch {
             let whole = first..first + extent.run.blocks;
             let mut kept = Ranges::default();
             kept.insert(whole.clone());
-            let before = self.parts.range(..whole.start).next_back();
-            for (start, (end, _)) in before.into_iter().chain(self.parts.range(whole.clone())) {
-                kept.remove(*start..*end);
+            for (blocks, _) in self.parts.of(whole.clone()) {
+                kept.remove(blocks);
             }
             let part = |blocks: &Range<u64>| Run {
                 place: extent.run.place.plus(blocks.start - first),

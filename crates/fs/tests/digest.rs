@@ -1,204 +1,26 @@
 //! The digest: random programs through log, coalescing and digest leave the files that the model has; cuts and lies do no harm.
 
 mod common;
+mod process;
 mod program;
-use base::{Device, MediaError, Rng};
-use common::{Disks, Event, assert_clean, make};
+use base::Rng;
+use common::{Disks, Event, assert_clean};
 use fs::check::{Depth, Meaning, check_to};
-use fs::digest::{Batch, DigestError, Report, digest};
-use fs::edit::Room;
+use fs::digest::{Batch, DigestError, digest};
 use fs::errno::Errno;
 use fs::files::{Body, Files, Inode as ModelInode};
 use fs::format::{BLOCK_BYTES, Block, Key, Kind, Place, ROOT_INODE};
 use fs::grants::{Grants, Reason, Rights};
-use fs::inode::Inode;
-use fs::inode::Time;
-use fs::log::{Frame, Next, Options, Reader, Ring, Writer};
-use fs::media::{Media, Volume};
+use fs::inode::{Inode, Time};
+use fs::log::Frame;
+use fs::media::Media;
 use fs::names::{Attribute, Dirent};
 use fs::op::{Action, Allocation, Changes, Entry, Fate, Op, Target};
 use fs::tree::{Tree, View};
-use fs::value::{ExtentRecord, LogRecord, Run};
-use program::{Program, block};
+use fs::value::{ExtentRecord, Run};
+use process::{LOG, NONCE, RING, Rig, digest_log, frames, record, write_at};
+use program::Program;
 use std::collections::BTreeMap;
-
-const NONCE: u64 = 0x0102_0304_0506_0708;
-const LOG: u64 = 1;
-/// Where the log is on device 0, of 3000 blocks.
-const RING: Run = Run {
-    place: Place::new(0, 2000),
-    blocks: 128,
-};
-
-/// Device 0, to read a log.
-struct First<'d>(&'d Disks);
-
-impl Device for First<'_> {
-    fn capacity_bytes(&self) -> u64 {
-        self.0.capacity_bytes(0)
-    }
-
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
-        let mut rest = bytes;
-        let mut at = offset;
-        while !rest.is_empty() {
-            let mut block = [0; BLOCK_BYTES];
-            let (number, inside) = (at / BLOCK_BYTES as u64, (at % BLOCK_BYTES as u64) as usize);
-            self.0.read(Place::new(0, number), &mut block)?;
-            let count = rest.len().min(BLOCK_BYTES - inside);
-            let (piece, behind) = rest.split_at_mut(count);
-            piece.copy_from_slice(&block[inside..inside + count]);
-            (rest, at) = (behind, at + count as u64);
-        }
-        Ok(())
-    }
-
-    fn write_at(&mut self, _: u64, _: &[u8]) -> Result<(), MediaError> {
-        unreachable!("the log is read")
-    }
-
-    fn flush(&mut self) -> Result<(), MediaError> {
-        unreachable!("the log is read")
-    }
-}
-
-/// Writes bytes of device 0 that need not be whole blocks.
-fn write_at(disks: &mut Disks, offset: u64, bytes: &[u8]) {
-    for (at, byte) in (offset..).zip(bytes) {
-        let place = Place::new(0, at / BLOCK_BYTES as u64);
-        let block = disks
-            .data
-            .entry(place)
-            .or_insert_with(|| Box::new([0; BLOCK_BYTES]));
-        block[(at % BLOCK_BYTES as u64) as usize] = *byte;
-    }
-}
-
-/// A process with its log, and the file system that digests it.
-struct Rig {
-    disks: Disks,
-    volume: Volume,
-    tree: Tree,
-    writer: Writer,
-    grants: Grants,
-}
-
-fn ring() -> Ring {
-    Ring::new(NONCE, 512, &[RING]).expect("it is sound")
-}
-
-impl Rig {
-    fn new() -> Self {
-        let (mut disks, volume) = make(&[3000, 200_000]);
-        let mut tree = Tree::open(&disks, &volume, 1 << 22).expect("it was just made");
-        let root = Inode {
-            mode: 0o040_755,
-            links: 2,
-            parent: ROOT_INODE,
-            ..Inode::default()
-        };
-        let key = Key::new(ROOT_INODE, Kind::Inode, 0);
-        tree.insert(&disks, key, &root.emit(), Room::Normal)
-            .expect("there is room");
-        tree.claim(&disks, RING).expect("it is free");
-        tree.keep(&disks, RING).expect("it was claimed");
-        let record = LogRecord {
-            nonce: NONCE,
-            sector: 512,
-            extents: vec![RING],
-            ..LogRecord::default()
-        };
-        tree.insert(&disks, Key::new(0, Kind::Log, LOG), &record.emit(), Room::Normal)
-            .expect("there is room");
-        for _ in 0..2 {
-            tree.commit(&mut disks).expect("there is room");
-        }
-        let options = Options {
-            frame_bytes_max: 1 << 16,
-            writes_in_flight_max: 1,
-        };
-        let mut grants = Grants::default();
-        grants.inodes = 10..1 << 32;
-        grants.leases.insert(ROOT_INODE, Rights::ALL);
-        Self {
-            disks,
-            volume,
-            tree,
-            writer: Writer::new(ring(), 0, options),
-            grants,
-        }
-    }
-
-    /// Writes the frame that is gathered.
-    fn write_log(&mut self) {
-        while let Some(write) = self.writer.next_write() {
-            for (offset, bytes) in write.pieces() {
-                write_at(&mut self.disks, offset, bytes);
-            }
-            self.writer.written(write, Ok(()));
-        }
-    }
-
-    /// Does what a process does for a call: its data are in granted blocks before the record is.
-    fn log(&mut self, op: &Op<'_>) {
-        if let Action::Place { place, sums, .. } = &op.action {
-            let run = Run {
-                place: *place,
-                blocks: sums.len() as u64,
-            };
-            self.tree.claim(&self.disks, run).expect("it is free");
-            self.grants.grant(run);
-            for at in 0..run.blocks {
-                self.disks.data.insert(place.plus(at), block(place.plus(at)));
-            }
-        }
-        while self.writer.add(std::slice::from_ref(op)).is_err() {
-            let before = self.writer.durable();
-            self.write_log();
-            if self.writer.durable() == before {
-                self.digest();
-                self.commit_twice();
-            }
-        }
-    }
-
-    fn digest(&mut self) -> Report {
-        self.write_log();
-        let report = digest_log(&mut self.tree, &mut self.disks, &mut self.grants);
-        report.expect("it is the next batch")
-    }
-
-    /// Both roots then have what was digested.
-    fn commit_twice(&mut self) {
-        for _ in 0..2 {
-            self.tree.commit(&mut self.disks).expect("there is room");
-        }
-        let digested = record(&mut self.tree, &self.disks).digested;
-        self.writer.consumed(digested);
-    }
-}
-
-fn record(tree: &mut Tree, disks: &Disks) -> LogRecord {
-    let value = tree.get(disks, View::Pending, Key::new(0, Kind::Log, LOG));
-    LogRecord::parse(&value.expect("it is whole").expect("there is a log")).expect("it makes sense")
-}
-
-/// The frames of the log that are not in the tree.
-fn frames(tree: &mut Tree, disks: &Disks) -> (u64, Vec<Frame>) {
-    let (start, ring, medium) = (record(tree, disks).digested, ring(), First(disks));
-    let mut reader = Reader::new(&ring, &medium, start).expect("it is a position");
-    let mut frames = Vec::new();
-    while let Next::Frame(frame) = reader.next_frame().expect("the medium reads") {
-        frames.push(frame);
-    }
-    (start, frames)
-}
-
-fn digest_log(tree: &mut Tree, disks: &mut Disks, grants: &mut Grants) -> Result<Report, DigestError> {
-    let (start, frames) = frames(tree, disks);
-    let batch = Batch::new((LOG, NONCE, start), &frames);
-    digest(tree, disks, batch, (grants, &[0]))
-}
 
 /// All that the tree has of an inode.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -734,7 +556,9 @@ fn each_grant_covers_what_it_is_for() {
         )
     };
     let mut reasons = |grants: &mut Grants, ops: &[Op<'_>]| -> Vec<Reason> {
-        ops.iter().for_each(|op| rig.log(op));
+        for op in ops {
+            rig.log(op);
+        }
         core::mem::swap(&mut rig.grants, grants);
         let report = rig.digest();
         core::mem::swap(&mut rig.grants, grants);
@@ -858,4 +682,98 @@ fn names_of_others_stay_in_a_sticky_directory_and_open_files_become_orphans() {
     let links = |inode: u64| found[&inode].inode.map(|inode| inode.links);
     assert_eq!((links(100), links(101)), (Some(1), Some(0)));
     assert_clean(&check_to(&rig.disks, Depth::Data));
+}
+
+fn op_of(inode: u64, action: Action<'static>) -> Op<'static> {
+    let time = Time::default();
+    Op { inode, time, action }
+}
+
+fn create_of(inode: u64, parent: u64, name: &str, mode: u32) -> Op<'static> {
+    op_of(
+        inode,
+        Action::Create {
+            entry: Entry::new(parent, name.as_bytes().to_vec()),
+            mode,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            target: Vec::new().into(),
+        },
+    )
+}
+
+#[test]
+fn a_rename_that_would_make_a_circle_is_refused() {
+    let mut rig = Rig::new();
+    for (inode, parent, name) in [(100, ROOT_INODE, "a"), (101, 100, "b"), (102, 101, "c")] {
+        rig.log(&create_of(inode, parent, name, 0o040_755));
+    }
+    assert_eq!(rig.digest().refused, []);
+    rig.commit_twice();
+    let before = inodes_of(&mut rig.tree, &rig.disks);
+    let at = |parent, name: &str| Entry::new(parent, name.as_bytes().to_vec());
+    let (top, low) = ((ROOT_INODE, "a", 100), (101, "c", 102));
+    let tries = [
+        (top, (100, "x", 0), Target::Free),
+        (top, (102, "x", 0), Target::Free),
+        (top, low, Target::Exchanged { inode: 102 }),
+        (low, top, Target::Exchanged { inode: 100 }),
+    ];
+    for ((from, name, inode), (to, new_name, _), target) in tries {
+        let (from, to) = (at(from, name), at(to, new_name));
+        rig.log(&op_of(inode, Action::Rename { from, to, target }));
+        let reasons: Vec<_> = rig.digest().refused.iter().map(|it| it.reason).collect();
+        assert_eq!(reasons, [Reason::Posix(Errno::Invalid)], "{name} to {new_name}");
+        rig.commit_twice();
+        assert_eq!(inodes_of(&mut rig.tree, &rig.disks), before);
+    }
+    assert_clean(&check_to(&rig.disks, Depth::Data));
+}
+
+/// What finds no room is refused whole, and deletions give all of it back.
+#[test]
+fn a_full_file_system_refuses_writes_and_digests_deletions() {
+    let mut rig = Rig::new();
+    let empty = rig.tree.free(0);
+    for round in 0..2 {
+        let (mut files, mut is_full) = (0, false);
+        while !is_full {
+            let (inode, name) = (100 + 1000 * round + files, files.to_string());
+            files += 1;
+            rig.log(&create_of(inode, ROOT_INODE, &name, 0o100_644));
+            for part in 0..4 {
+                let (offset, data) = (part * 70_000, vec![part as u8 + 1; 60_000].into());
+                rig.log(&op_of(inode, Action::Write { offset, data }));
+            }
+            for refused in rig.digest().refused {
+                assert_eq!(refused.reason, Reason::Full(0));
+                is_full = true;
+            }
+            rig.commit_twice();
+            assert_clean(&check_to(&rig.disks, Depth::Data));
+        }
+        let used = empty - rig.tree.free(0);
+        assert!(
+            files > 10 && used > empty / 2,
+            "{files} files, {used} of {empty} blocks"
+        );
+        for file in 0..files {
+            let entry = Entry::new(ROOT_INODE, file.to_string().into_bytes());
+            let (is_directory, fate) = (false, Fate::Deleted);
+            let action = Action::Unlink {
+                entry,
+                is_directory,
+                fate,
+            };
+            rig.log(&op_of(100 + 1000 * round + file, action));
+            let refused = rig.digest().refused;
+            // The last file may not have come into being.
+            assert!(refused.is_empty() || file + 1 == files, "{refused:?}");
+            rig.commit_twice();
+        }
+        rig.commit_twice();
+        assert_clean(&check_to(&rig.disks, Depth::Data));
+        assert_eq!(rig.tree.free(0), empty, "round {round}");
+    }
 }
