@@ -1,4 +1,4 @@
-//! What inodes, entries and extents of a root say of each other: the part of the check that is about files.
+//! The part of the check that is about files: inodes, entries and extents of a root have to fit each other.
 
 use crate::format::{Key, Kind, ROOT_INODE};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_LINK, TYPE_MASK};
@@ -86,7 +86,7 @@ struct Life {
     is_orphan: bool,
 }
 
-/// What was seen of all inodes.
+/// All inodes of a root, as far as they were seen.
 #[derive(Debug, Default)]
 pub(crate) struct Census(BTreeMap<u64, Life>);
 

@@ -7,8 +7,8 @@
 //! The log is not trusted. Each operation is checked against [`Grants`] and against the files. One that does not pass is [`Refused`], and the
 //! others go on. So a log that lies harms what its process may change anyway.
 //!
-//! Room is for whoever lets processes write to see to, before they do: what finds none is refused. Where the tree has little room left beside
-//! its reserve, digest a frame at a time: deletions of one commit take no more than [`Tree::deleting`] blocks.
+//! The giver of grants sees to it that there is room for what processes write: an operation that finds none is refused. If the tree has
+//! little room beside its reserve, digest a frame at a time: deletions of one commit take no more than [`Tree::deleting`] blocks.
 
 use crate::coalesce::coalesce;
 use crate::edit::Room;
@@ -41,13 +41,13 @@ pub struct Batch<'a> {
     log: u64,
     /// The nonce of its frames.
     nonce: u64,
-    /// Where the batch begins: what the tree has digested.
+    /// The batch begins here: the tree has what is below.
     start: u64,
-    /// Where it ends: behind its last frame.
+    /// The batch ends here: behind its last frame.
     end: u64,
-    /// What its records say.
+    /// Operations of its records.
     ops: Vec<Op<'a>>,
-    /// What of it was no record.
+    /// Records that make no sense.
     refused: Vec<Refused>,
 }
 
@@ -83,14 +83,14 @@ pub struct Refused {
     pub reason: Reason,
 }
 
-/// What came of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations that the batch had.
     pub read: usize,
     /// Those that were left of them, and done.
     pub applied: usize,
-    /// What was not done.
+    /// Those that were not done.
     pub refused: Vec<Refused>,
 }
 
@@ -108,7 +108,7 @@ pub enum DigestError {
         /// What the batch has.
         start: u64,
     },
-    /// A medium failed, or is damaged. The tree takes no more changes.
+    /// The tree has no room for the position, or a medium failed or is damaged.
     #[error("{0}")]
     Tree(#[from] Error),
 }
@@ -119,7 +119,8 @@ pub enum DigestError {
 /// `grants` follow: blocks that are now in files, or free, go out of them, inodes that were created come in.
 ///
 /// # Errors
-/// The batch is not the log's next one, or the media fail.
+/// The batch is not the log's next one, or the reserve of the tree is used up ([`Error::Full`]: commit, and try again): nothing was changed.
+/// Or the media fail: the tree takes no more changes, and is to be opened again.
 pub fn digest(
     tree: &mut Tree,
     media: &mut dyn Media,

@@ -1,9 +1,9 @@
-//! What the owner of an operation log may do: the digest takes nothing of a log on trust (as Trio, SOSP'23, verifies what a library hands
-//! over). Whoever gives leases, inode numbers and blocks to processes keeps a [`Grants`] of each log.
+//! The digest takes nothing of a log on trust, as Trio (SOSP'23) verifies what a library hands over. [`Grants`] are what the log's process
+//! may do. The giver of leases, inode numbers and blocks keeps one for each log.
 
 use crate::errno::Errno;
 use crate::format::Place;
-use crate::inode::{Inode, TYPE_BLOCKS, TYPE_CHARACTERS, TYPE_MASK};
+use crate::inode::{Inode, TYPE_BLOCKS, TYPE_CHARACTERS, TYPE_DIRECTORY, TYPE_MASK};
 use crate::media::Error;
 use crate::op::{Changes, Malformed};
 use crate::ranges::Ranges;
@@ -102,6 +102,7 @@ pub struct Grants {
 const FLAGS_OF_ROOT: u64 = 0x10 | 0x20;
 /// Bits of a mode that a write takes.
 const SET_ID: u32 = 0o6000;
+const SET_GID: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
 
 impl Grants {
@@ -172,10 +173,16 @@ impl Grants {
         }
         let is_ours = uid == self.uid && (self.gids.contains(&gid) || gid == directory.gid);
         let is_device = matches!(mode & TYPE_MASK, TYPE_CHARACTERS | TYPE_BLOCKS);
-        match self.uid == 0 || (is_ours && !is_device) {
+        match self.uid == 0 || (is_ours && !is_device && self.may_run_as((mode, gid))) {
             true => Ok(()),
             false => Err(Errno::NotPermitted.into()),
         }
+    }
+
+    /// Whether a file may have this mode in this group: with a set-group-ID bit, only in a group of the process. Of a directory the bit says
+    /// that what is made in it has its group.
+    fn may_run_as(&self, (mode, gid): (u32, u32)) -> bool {
+        mode & SET_GID == 0 || mode & TYPE_MASK == TYPE_DIRECTORY || self.gids.contains(&gid)
     }
 
     /// `setxattr` and `removexattr`.
@@ -194,7 +201,9 @@ impl Grants {
         let permissions = inode.mode & !TYPE_MASK;
         let is_mode = changes.mode.is_none_or(|mode| {
             let only_takes_set_id = permissions & !mode & !SET_ID == 0 && mode & !permissions == 0;
-            rights.owner || (rights.data && only_takes_set_id)
+            let gid = changes.gid.unwrap_or(inode.gid);
+            let may_run = self.may_run_as((inode.mode & TYPE_MASK | mode, gid));
+            (rights.owner && may_run) || (rights.data && only_takes_set_id)
         });
         let is_uid = changes.uid.is_none_or(|uid| uid == inode.uid);
         let is_gid = changes

@@ -1,5 +1,4 @@
-//! What a process sees of its files: its own calls that are not in the tree yet, and below them the tree (Strata §3.2: log index, then cache,
-//! then the layers).
+//! A process sees its own calls that are not in the tree yet, and below them the tree (Strata §3.2: log index, then cache, then the layers).
 //!
 //! An [`Overlay`] is the index of a log. It takes each operation as it is logged ([`Overlay::apply`]), with a *position*: a number that does not
 //! fall, such as the log's ticket. When the view of the tree that the process reads has all up to a position, [`Overlay::digested`] drops what

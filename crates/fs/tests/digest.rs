@@ -555,6 +555,14 @@ fn each_grant_covers_what_it_is_for() {
             },
         )
     };
+    // In the directory's group, which is not the user's.
+    let foreign = |inode, name: &str, mode| {
+        let mut made = create(inode, name, (mode, 7));
+        if let Action::Create { gid, .. } = &mut made.action {
+            *gid = 0;
+        }
+        made
+    };
     let mut reasons = |grants: &mut Grants, ops: &[Op<'_>]| -> Vec<Reason> {
         for op in ops {
             rig.log(op);
@@ -586,13 +594,29 @@ fn each_grant_covers_what_it_is_for() {
         create(201, "b", (0o100_644, 0)),
         create(202, "c", (0o060_644, 7)),
         create(203, "d", (0o100_644, 7)),
+        foreign(204, "e", 0o102_755),
+        foreign(205, "f", 0o042_755),
+        foreign(206, "g", 0o100_755),
     ];
     let expected = [
         Reason::Number(300),
         posix(Errno::NotPermitted),
         posix(Errno::NotPermitted),
+        posix(Errno::NotPermitted),
     ];
-    assert_eq!(reasons(&mut user, &refused), expected, "the fourth one passes");
+    assert_eq!(
+        reasons(&mut user, &refused),
+        expected,
+        "the fourth and the last two pass"
+    );
+    let set_gid = Changes {
+        mode: Some(0o2755),
+        ..Changes::default()
+    };
+    assert_eq!(
+        reasons(&mut user, &[op(206, Action::Set(set_gid))]),
+        [posix(Errno::NotPermitted)]
+    );
     let write = |inode| {
         op(
             inode,
