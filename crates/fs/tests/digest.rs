@@ -7,6 +7,7 @@ use base::Rng;
 use common::{Disks, Event, assert_clean};
 use fs::check::{Depth, Meaning, check_to};
 use fs::digest::{Batch, DigestError, digest};
+use fs::edit::Room;
 use fs::errno::Errno;
 use fs::files::{Body, Files, Inode as ModelInode};
 use fs::format::{BLOCK_BYTES, Block, Key, Kind, Place, ROOT_INODE};
@@ -799,5 +800,79 @@ fn a_full_file_system_refuses_writes_and_digests_deletions() {
         rig.commit_twice();
         assert_clean(&check_to(&rig.disks, Depth::Data));
         assert_eq!(rig.tree.free(0), empty, "round {round}");
+    }
+}
+
+#[test]
+fn the_check_tells_of_damaged_data_and_of_files_that_do_not_fit_each_other() {
+    let mut rig = Rig::new();
+    rig.log(&create_of(100, ROOT_INODE, "a", 0o100_644));
+    rig.log(&create_of(101, ROOT_INODE, "d", 0o040_755));
+    let (offset, data) = (0, vec![5; 5000].into());
+    rig.log(&op_of(100, Action::Write { offset, data }));
+    assert_eq!(rig.digest().refused, []);
+    rig.commit_twice();
+    assert_clean(&check_to(&rig.disks, Depth::Data));
+    let seen = inodes_of(&mut rig.tree, &rig.disks);
+    let place = seen[&100].extents[0].1.run.place.plus(1);
+    let mut disks = rig.disks.clone();
+    disks.data.get_mut(&place).expect("it was written")[7] ^= 1;
+    assert_clean(&check_to(&disks, Depth::Files));
+    let findings = check_to(&disks, Depth::Data).findings;
+    let (inode, block) = (100, 1);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert_eq!(
+        (findings[0].place, &findings[0].meaning),
+        (place, &Meaning::Data { inode, block })
+    );
+    // Each lie about an inode, and what is found.
+    let file = seen[&100].inode.expect("it is there");
+    let directory = seen[&101].inode.expect("it is there");
+    let lies = [
+        (100, Inode { links: 2, ..file }, "links"),
+        (100, Inode { blocks: 9, ..file }, "blocks"),
+        (
+            101,
+            Inode {
+                entries: 1,
+                ..directory
+            },
+            "entries",
+        ),
+        (
+            101,
+            Inode {
+                parent: 101,
+                ..directory
+            },
+            "is in inode",
+        ),
+        (
+            101,
+            Inode {
+                mode: 0o100_644,
+                links: 1,
+                ..directory
+            },
+            "type",
+        ),
+        (102, file, "has no name"),
+    ];
+    for (number, inode, expected) in lies {
+        let mut disks = rig.disks.clone();
+        let mut tree = Tree::open(&disks, &rig.volume, 1 << 20).expect("it is whole");
+        let key = Key::new(number, Kind::Inode, 0);
+        tree.insert(&disks, key, &inode.emit(), Room::Normal)
+            .expect("there is room");
+        tree.commit(&mut disks).expect("there is room");
+        let found: Vec<_> = check_to(&disks, Depth::Files)
+            .findings
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert!(
+            found.iter().any(|text| text.contains(expected)),
+            "{expected}: {found:?}"
+        );
     }
 }
