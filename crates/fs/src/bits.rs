@@ -87,6 +87,55 @@ impl Bits {
     }
 }
 
+impl Bits {
+    /// The first of `want` in a row that are clear, from `from` up to `to`. If there are no so many, how many are in a row at most.
+    pub fn find_clear(&self, from: usize, to: usize, want: usize) -> Result<usize, usize> {
+        // Those that are clear up to here, and the most that were.
+        let (mut run, mut most) = (0, 0);
+        for index in from / 64..to.div_ceil(64) {
+            let (low, high) = (from.saturating_sub(index * 64), (to - index * 64).min(64));
+            let mut set = self.0[index];
+            if low > 0 {
+                set |= !(u64::MAX << low);
+            }
+            if high < 64 {
+                set |= u64::MAX << high;
+            }
+            let first = set.trailing_zeros() as usize;
+            if run + first >= want {
+                return Ok(index * 64 - run);
+            }
+            if set == 0 {
+                run += 64;
+                continue;
+            }
+            most = most.max(run + first);
+            if set.count_zeros() as usize > most {
+                match in_word(!set, want) {
+                    Ok(bit) => return Ok(index * 64 + bit),
+                    Err(count) => most = most.max(count),
+                }
+            }
+            run = set.leading_zeros() as usize;
+        }
+        Err(most.max(run))
+    }
+}
+
+/// The first of `want` bits in a row that are set; or how many are in a row at most.
+fn in_word(word: u64, want: usize) -> Result<usize, usize> {
+    let (mut rest, mut count) = (word, 0);
+    while rest != 0 {
+        count += 1;
+        if count == want {
+            return Ok(rest.trailing_zeros() as usize);
+        }
+        // Bits at which so many begin, and one more.
+        rest &= word >> count;
+    }
+    Err(count)
+}
+
 /// The words that bits from `from` up to `to` are in, each with a mask of these.
 fn masks(from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
     (from / 64..to.div_ceil(64)).map(move |index| {
@@ -107,7 +156,7 @@ mod tests {
         let (mut bits, mut model) = (Bits::none(), vec![false; WORDS * 64]);
         for _ in 0..3000 {
             let from = rng.below(WORDS as u64 * 64) as usize;
-            let to = (from + rng.below(300) as usize).min(WORDS * 64);
+            let to = (from + rng.below(600) as usize).min(WORDS * 64);
             let is_set = rng.chance(0.5);
             assert_eq!(
                 bits.all(from, to, is_set),
@@ -115,6 +164,12 @@ mod tests {
             );
             let first = model[from..to].iter().position(|&bit| bit == is_set);
             assert_eq!(bits.first(from, to, is_set), first.map_or(to, |at| from + at));
+            let want = rng.between(1, 100) as usize;
+            let clear: Vec<_> = bits.runs(from, to, false).collect();
+            let found = clear.iter().find(|(_, count)| *count >= want).map(|(at, _)| *at);
+            let most = clear.iter().map(|(_, count)| *count).max();
+            assert_eq!(bits.find_clear(from, to, want), found.ok_or(most.unwrap_or(0)));
+            let to = to.min(from + [3, 20, 600][rng.below(3) as usize]);
             bits.put(from, to, is_set);
             model[from..to].fill(is_set);
         }

@@ -8,14 +8,16 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Slot {
     pointer: Pointer,
-    node: Arc<Node>,
+    /// None: the slot is free.
+    node: Option<Arc<Node>>,
     is_recent: bool,
 }
 
-/// Nodes in memory.
+/// Nodes in memory. A node keeps its slot until it is removed, or [`trim`](Cache::trim) drops it.
 #[derive(Debug)]
 pub struct Cache {
     slots: Vec<Slot>,
+    free: Vec<usize>,
     index: Map<Place, u32>,
     hand: usize,
     clean_max: usize,
@@ -32,6 +34,7 @@ impl Cache {
     pub fn new(bytes: usize, durable: u64) -> Self {
         Self {
             slots: Vec::new(),
+            free: Vec::new(),
             index: Map::new(),
             hand: 0,
             clean_max: bytes / size_of::<Node>(),
@@ -50,36 +53,21 @@ impl Cache {
         (slot.pointer == pointer).then_some(at)
     }
 
-    /// A node that was found.
+    /// The node of a slot that the caller knows to be in use.
     #[inline]
-    pub fn at(&self, at: usize) -> &Arc<Node> {
-        &self.slots[at].node
+    pub fn at(&self, slot: usize) -> &Arc<Node> {
+        self.slots[slot].node.as_ref().expect("the slot is in use")
     }
 
-    /// A node that the caller knows to be there.
-    pub fn node(&self, place: Place) -> &Node {
-        &self.slots[self.slot_of(place)].node
+    /// The same, to change it.
+    #[inline]
+    pub fn at_mut(&mut self, slot: usize) -> &mut Node {
+        Arc::make_mut(self.slots[slot].node.as_mut().expect("the slot is in use"))
     }
 
-    /// A node that the caller knows to be there, to change it.
-    pub fn node_mut(&mut self, place: Place) -> &mut Node {
-        let at = self.slot_of(place);
-        Arc::make_mut(&mut self.slots[at].node)
-    }
-
-    /// A node that the caller knows to be there, to write it.
-    pub fn share(&self, place: Place) -> Arc<Node> {
-        Arc::clone(&self.slots[self.slot_of(place)].node)
-    }
-
-    fn slot_of(&self, place: Place) -> usize {
+    /// The slot of a node that the caller knows to be there.
+    pub fn slot_of(&self, place: Place) -> usize {
         *self.index.get(&place).expect("the caller has put it there") as usize
-    }
-
-    /// True if there is a node of this place and root.
-    pub fn has(&self, pointer: Pointer) -> bool {
-        let at = self.index.get(&pointer.place);
-        at.is_some_and(|&at| self.slots[at as usize].pointer == pointer)
     }
 
     /// The generation of the node of a place.
@@ -91,14 +79,22 @@ impl Cache {
     /// Adds a node, in place of what was there. The slot that it has.
     pub fn insert(&mut self, pointer: Pointer, node: Arc<Node>) -> usize {
         self.remove(pointer.place);
-        let at = self.slots.len();
-        self.index.insert(pointer.place, at as u32);
-        let is_recent = true;
-        self.slots.push(Slot {
+        let slot = Slot {
             pointer,
-            node,
-            is_recent,
-        });
+            node: Some(node),
+            is_recent: true,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.slots[at] = slot;
+                at
+            }
+            None => {
+                self.slots.push(slot);
+                self.slots.len() - 1
+            }
+        };
+        self.index.insert(pointer.place, at as u32);
         self.count(pointer.generation, true);
         at
     }
@@ -106,20 +102,18 @@ impl Cache {
     /// Takes a node out, if it is there.
     pub fn remove(&mut self, place: Place) -> Option<Arc<Node>> {
         let at = self.index.remove(&place)? as usize;
-        let slot = self.slots.swap_remove(at);
-        if let Some(moved) = self.slots.get(at) {
-            self.index.insert(moved.pointer.place, at as u32);
-        }
-        self.count(slot.pointer.generation, false);
-        Some(slot.node)
+        let node = self.slots[at].node.take();
+        self.free.push(at);
+        self.count(self.slots[at].pointer.generation, false);
+        node
     }
 
-    /// Gives a node that is there a new place.
-    pub fn relocate(&mut self, place: Place, to: Pointer) {
+    /// Gives the node of a slot a new place.
+    pub fn relocate(&mut self, slot: usize, to: Pointer) {
         self.remove(to.place);
-        let at = self.index.remove(&place).expect("the caller has put it there");
-        self.index.insert(to.place, at);
-        let from = core::mem::replace(&mut self.slots[at as usize].pointer, to);
+        let from = core::mem::replace(&mut self.slots[slot].pointer, to);
+        self.index.remove(&from.place);
+        self.index.insert(to.place, slot as u32);
         self.count(from.generation, false);
         self.count(to.generation, true);
     }
@@ -156,7 +150,7 @@ impl Cache {
     /// Drops what is too much. Not while a caller relies on nodes to be there.
     #[inline]
     pub fn trim(&mut self) {
-        while self.slots.len() > self.clean_max + self.pinned {
+        while self.len() > self.clean_max + self.pinned {
             self.drop_one();
         }
     }
@@ -170,8 +164,9 @@ impl Cache {
                 0
             };
             let slot = &mut self.slots[self.hand];
+            let is_free = slot.node.is_none();
             let is_kept = core::mem::take(&mut slot.is_recent) || slot.pointer.generation > self.durable;
-            if !is_kept {
+            if !is_free && !is_kept {
                 let place = slot.pointer.place;
                 self.remove(place);
                 return;
@@ -182,6 +177,6 @@ impl Cache {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.len() - self.free.len()
     }
 }

@@ -1,15 +1,17 @@
-//! The offline check, as far as the tree goes: superblocks, both roots, each block that they reach, and who has each used block.
+//! The offline check: superblocks, both roots, each block that they reach, and who has each used block; then what inodes and names say
+//! of each other (`census`), and the checksums of data, as deep as is asked for ([`Depth`]).
 //!
 //! It changes nothing, and reports all that it finds. It does not see what lies below a damaged node. So it does not report used
 //! blocks without an owner of a root that has such a node.
 
 use crate::bits::{Bits, WORDS};
+use crate::census::{Census, FileDamage};
 use crate::format::{
     BLOCK_BYTES, Damage, Key, Kind, Place, Pointer, Root, Sort, Superblock, ZONE_BLOCKS, unseal,
 };
 use crate::inode::Inode;
 use crate::media::{Error, Media, Volume, read_block};
-use crate::node::{FILL_MIN, HEAD_BYTES, Node, Raw};
+use crate::node::{FILL_MIN, Node, Raw};
 use crate::space::{ZoneId, zones_of};
 use crate::tree::{is_sound, read_node};
 use crate::value::{ExtentRecord, LogRecord, Run, ZoneRecord};
@@ -139,6 +141,28 @@ pub enum Meaning {
         /// By the zones.
         found: u64,
     },
+    /// Inodes and names do not fit each other.
+    #[error("{0}")]
+    File(FileDamage),
+    /// A block of data is not what its checksum says.
+    #[error("block {block} of inode {inode} is damaged; reading it fails")]
+    Data {
+        /// The file.
+        inode: u64,
+        /// Its block.
+        block: u64,
+    },
+}
+
+/// How much is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    /// The tree, and who has each block.
+    Tree,
+    /// Also files: their names, links, sizes and blocks. It takes some 200 bytes of memory for each inode.
+    Files,
+    /// Also data: each block that a file has is read.
+    Data,
 }
 
 /// A thing that is wrong.
@@ -183,9 +207,16 @@ impl Report {
     }
 }
 
-/// Checks the file system on these devices.
+/// Checks the tree of the file system on these devices.
 pub fn check(media: &dyn Media) -> Report {
+    check_to(media, Depth::Tree)
+}
+
+/// Checks the file system on these devices.
+pub fn check_to(media: &dyn Media, depth: Depth) -> Report {
     let mut check = Check {
+        depth,
+        read: BTreeSet::new(),
         media,
         report: Report::default(),
         told: BTreeSet::new(),
@@ -206,6 +237,13 @@ pub fn check(media: &dyn Media) -> Report {
         walk.tree(&mut check);
         walk.owners(&mut check);
         walk.counts(&mut check);
+        if walk.is_whole {
+            let place = Root::place_of(root.generation);
+            let damages = walk.census.damages();
+            damages
+                .into_iter()
+                .for_each(|damage| check.tell(place, Meaning::File(damage)));
+        }
         if check.report.roots.len() == 1 {
             check.report.nodes = walk.nodes;
             check.report.entries = walk.entries;
@@ -217,6 +255,9 @@ pub fn check(media: &dyn Media) -> Report {
 
 struct Check<'m> {
     media: &'m dyn Media,
+    depth: Depth,
+    /// Extents whose data were read: the other root may have them, too.
+    read: BTreeSet<(Run, u32)>,
     report: Report,
     /// Findings of the newest root: the root before it may have the same ones.
     told: BTreeSet<(Place, String)>,
@@ -228,6 +269,22 @@ impl Check<'_> {
         if self.told.insert((place, meaning.to_string())) {
             let root = self.root;
             self.report.findings.push(Finding { place, root, meaning });
+        }
+    }
+
+    /// Compares data with their checksums.
+    fn data(&mut self, (inode, first): (u64, u64), extent: &ExtentRecord, value: &[u8]) {
+        if !self.read.insert((extent.run, crc32c::crc32c(value))) {
+            return;
+        }
+        for (index, crc) in (0..).zip(&extent.crcs) {
+            let place = extent.run.place.plus(index);
+            let block = first.saturating_add(index);
+            match read_block(self.media, place) {
+                Ok(data) if crc32c::crc32c(&data[..]) == *crc => {}
+                Ok(_) => self.tell(place, Meaning::Data { inode, block }),
+                Err(error) => self.tell_unread(place, error),
+            }
         }
     }
 
@@ -303,6 +360,7 @@ struct Walk {
     entries: u64,
     /// The last extent: its file, and the block behind it.
     extent: (u64, u64),
+    census: Census,
     is_whole: bool,
 }
 
@@ -317,6 +375,7 @@ impl Walk {
             nodes: 0,
             entries: 0,
             extent: (0, 0),
+            census: Census::default(),
             is_whole: true,
         }
     }
@@ -348,12 +407,8 @@ impl Walk {
         if place != self.root.tree.place && node.bytes() < FILL_MIN {
             check.tell(place, Meaning::Thin(node.bytes()));
         }
-        let (mut at, mut last) = (HEAD_BYTES, HEAD_BYTES);
-        while at < node.end() {
-            (last, at) = (at, node.next(at));
-        }
-        let is_low = node.key_at(HEAD_BYTES) < range.0;
-        if is_low || range.1.is_some_and(|bound| node.key_at(last) >= bound) {
+        let is_low = node.key(0) < range.0;
+        if is_low || range.1.is_some_and(|bound| node.key(node.count() - 1) >= bound) {
             check.tell(place, Meaning::Keys);
         }
         match level {
@@ -381,15 +436,15 @@ impl Walk {
     }
 
     fn leaf(&mut self, check: &mut Check<'_>, node: &Node, place: Place) {
-        let mut at = HEAD_BYTES;
-        while at < node.end() {
+        for index in 0..node.count() {
             self.entries += 1;
-            let key = node.key_at(at).key().expect("the node was checked");
-            let value = &node.block()[node.value_at(at)];
-            if !self.entry(check, key, value, place) {
+            let key = node.key(index).key().expect("the node was checked");
+            let value = &node.block()[node.value(index)];
+            let is_sound = self.entry(check, key, value, place);
+            let is_file = check.depth < Depth::Files || self.census.add(key, value);
+            if !is_sound || !is_file {
                 check.tell(place, Meaning::Value(key));
             }
-            at = node.next(at);
         }
     }
 
@@ -414,6 +469,9 @@ impl Walk {
                 };
                 let block = key.number;
                 self.claims.push((extent.run, Owner::Extent { inode, block }));
+                if check.depth >= Depth::Data {
+                    check.data((inode, block), &extent, value);
+                }
                 if self.extent.0 == inode && block < self.extent.1 {
                     check.tell(place, Meaning::Overlap { inode, block });
                 }

@@ -24,6 +24,7 @@ enum Bytes {
 /// What a commit writes.
 #[derive(Debug)]
 pub struct Plan {
+    opening: Option<(Place, Box<Block>)>,
     writes: Vec<(Place, Bytes)>,
     root: (Place, Box<Block>),
     devices: u8,
@@ -39,8 +40,11 @@ pub enum Write<'p> {
 }
 
 impl Plan {
-    /// What is to be done, in this order: nodes and bitmaps, a flush, the root, a flush.
+    /// What is to be done, in this order: nodes and bitmaps, a flush, the root, a flush. The first plan after an opening begins with
+    /// the old tree's root under a new number, and a flush.
     pub fn steps(&self) -> impl Iterator<Item = Write<'_>> {
+        let opening = self.opening.iter();
+        let opening = opening.flat_map(|(place, root)| [Write::Block(*place, root), Write::Flush]);
         let writes = self.writes.iter().map(|(place, bytes)| {
             let block = match bytes {
                 Bytes::Node(node) => node.block(),
@@ -49,12 +53,13 @@ impl Plan {
             Write::Block(*place, block)
         });
         let (place, root) = &self.root;
+        let writes = opening.chain(writes);
         writes.chain([Write::Flush, Write::Block(*place, root), Write::Flush])
     }
 
     /// Blocks that are written.
     pub fn blocks(&self) -> usize {
-        self.writes.len() + 1
+        self.writes.len() + 1 + usize::from(self.opening.is_some())
     }
 
     /// Carries the plan out.
@@ -107,7 +112,7 @@ impl Tree {
         if self.planned.is_some() {
             return Err(Error::Busy);
         }
-        self.cache.trim();
+        self.trim();
         self.give_back_stock(media)?;
         self.sweep(media)?;
         let zones = self.close(media)?;
@@ -120,9 +125,11 @@ impl Tree {
         }
         writes.sort_unstable_by_key(|(place, _)| *place);
         let root = self.next_root();
+        let emitted = |root: Root| (Root::place_of(root.generation), root.emit(self.mark));
         let plan = Plan {
+            opening: self.opening.take().map(emitted),
             writes,
-            root: (Root::place_of(root.generation), root.emit(self.mark)),
+            root: emitted(root),
             devices: self.space.devices() as u8,
         };
         self.cache.fly(self.generation);
@@ -141,6 +148,7 @@ impl Tree {
         self.durable = root;
         self.cache.land(root.generation);
         self.space.let_go(root.generation, self.oldest);
+        self.trim();
     }
 
     /// The plan could not be carried out: it is not known what is on the media. The tree takes no changes until it is opened anew.
@@ -244,10 +252,9 @@ impl Tree {
         changed.dedup();
         for place in changed.drain(..) {
             let pointer = Pointer { place, generation };
-            if self.cache.has(pointer) {
-                let node = self.cache.node_mut(place);
-                seal(node.block_mut(), Sort::Node, pointer, mark);
-                writes.push((place, Bytes::Node(self.cache.share(place))));
+            if let Some(slot) = self.cache.find(pointer) {
+                seal(self.cache.at_mut(slot).block_mut(), Sort::Node, pointer, mark);
+                writes.push((place, Bytes::Node(Arc::clone(self.cache.at(slot)))));
             }
         }
         self.changed = changed;

@@ -33,6 +33,14 @@ impl Content {
         self.written.len() as u64 + self.reserved.count()
     }
 
+    /// Blocks that are written, and those that are there and read as zeros.
+    pub fn map(&self) -> (Vec<u64>, Vec<Range<u64>>) {
+        (
+            self.written.keys().copied().collect(),
+            self.reserved.iter().collect(),
+        )
+    }
+
     /// What is at an offset.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) {
         bytes.fill(0);

@@ -9,7 +9,7 @@
 
 use crate::format::{Key, Place, Pointer};
 use crate::media::{Error, Media};
-use crate::node::{CAPACITY, Edit, Entry, FILL_MIN, HEAD_BYTES, Node, Raw, VALUE_BYTES_MAX};
+use crate::node::{CAPACITY, Edit, Entry, FILL_MIN, INNER_BYTES, Node, Raw, VALUE_BYTES_MAX};
 use crate::tree::{Step, Top, Tree};
 use crate::value::{Run, ZoneRecord};
 use core::ops::RangeInclusive;
@@ -35,7 +35,7 @@ impl Tree {
     pub fn insert(&mut self, media: &dyn Media, key: Key, value: &[u8], room: Room) -> Result<(), Error> {
         assert!(value.len() <= VALUE_BYTES_MAX, "a value has at most 1024 bytes");
         self.admit(room)?;
-        self.cache.trim();
+        self.trim();
         self.put(media, Raw::of(key), value)
     }
 
@@ -56,7 +56,7 @@ impl Tree {
         let mut removed = 0;
         while let Some(low) = from.filter(|low| *low <= last) {
             self.admit(Room::Reserve)?;
-            self.cache.trim();
+            self.trim();
             let (count, next) = self.cut(media, (low, last))?;
             removed += count as u64;
             from = next;
@@ -123,6 +123,7 @@ impl Tree {
         near: Option<Place>,
     ) -> Result<Run, Error> {
         self.admit_changes()?;
+        self.trim();
         let left = match device {
             0 => self.room().saturating_sub(self.reserve_blocks()),
             _ => u64::MAX,
@@ -140,6 +141,7 @@ impl Tree {
     /// Some are not free.
     pub fn claim(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.claim(media, run)
     }
 
@@ -149,6 +151,7 @@ impl Tree {
     /// Some are not reserved.
     pub fn keep(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.keep(media, run)
     }
 
@@ -158,6 +161,7 @@ impl Tree {
     /// Some are not reserved.
     pub fn give_back(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.give_back(media, run)
     }
 
@@ -167,6 +171,7 @@ impl Tree {
     /// Some are not in use.
     pub fn release(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
         self.admit_changes()?;
+        self.trim();
         self.space.release(media, run, self.generation)
     }
 
@@ -177,10 +182,9 @@ impl Tree {
             self.stock_up(media, 1)?;
             let mut leaf = Node::empty(0);
             leaf.apply(&Edit {
-                at: HEAD_BYTES,
-                bytes: 0,
+                index: 0,
                 count: 0,
-                entry: Entry::leaf(key, value),
+                entry: Entry::Leaf(key, value),
             });
             let pointer = self.add(leaf);
             self.top = Top { pointer, level: 0 };
@@ -200,13 +204,11 @@ impl Tree {
     ) -> Result<(), Error> {
         self.descend(media, (self.top, key), path)?;
         let leaf = self.leaf_of(path);
-        let (at, is_found) = leaf.find(key);
-        let replaced = if is_found { leaf.next(at) - at } else { 0 };
+        let (index, is_found) = leaf.find(key);
         let edit = Edit {
-            at,
-            bytes: replaced,
+            index,
             count: usize::from(is_found),
-            entry: Entry::leaf(key, value),
+            entry: Entry::Leaf(key, value),
         };
         let bytes = leaf.bytes_with(&edit);
         self.prepare(media, path, bytes)?;
@@ -235,23 +237,15 @@ impl Tree {
     ) -> Result<(usize, Option<Raw>), Error> {
         let bound = self.descend(media, (self.top, low), path)?;
         let leaf = self.leaf_of(path);
-        let (at, _) = leaf.find(low);
-        let (bytes, count) = leaf.until(at, last);
+        let (index, _) = leaf.find(low);
+        let count = leaf.until(index, last);
         if count > 0 {
-            let left = leaf.bytes() - bytes;
+            let left = leaf.bytes() - leaf.bytes_of(index, count);
             self.edits += 1;
             self.prepare(media, path, left)?;
             self.renew(path);
-            let entry = Entry::NONE;
-            self.change(
-                path,
-                Edit {
-                    at,
-                    bytes,
-                    count,
-                    entry,
-                },
-            );
+            let entry = Entry::None;
+            self.change(path, Edit { index, count, entry });
             self.rebalance(path);
         }
         Ok((count, bound))
@@ -266,18 +260,23 @@ impl Tree {
     pub(crate) fn patch(&mut self, key: Raw, value: &[u8]) {
         let mut pointer = self.top.pointer;
         for _ in 0..self.top.level {
-            let node = self.cache.node(pointer.place);
+            let node = self.node(pointer);
             pointer = node.child(node.child_of(key));
         }
-        let leaf = self.cache.node_mut(pointer.place);
-        let (at, is_found) = leaf.find(key);
+        let slot = self.cache.slot_of(pointer.place);
+        let leaf = self.cache.at_mut(slot);
+        let (index, is_found) = leaf.find(key);
         assert!(is_found, "the key was put");
-        leaf.overwrite(at, value);
+        leaf.overwrite(index, value);
+    }
+
+    /// A node that is known to be in memory.
+    fn node(&self, pointer: Pointer) -> &Node {
+        self.cache.at(self.cache.slot_of(pointer.place))
     }
 
     fn leaf_of(&self, path: &[Step]) -> &Node {
-        let leaf = path.last().expect("a path ends with a leaf");
-        self.cache.node(leaf.pointer.place)
+        self.cache.at(path.last().expect("a path ends with a leaf").slot)
     }
 
     /// Gets all that a change of the leaf needs. `bytes` are those that it will have.
@@ -290,7 +289,7 @@ impl Tree {
             if left >= FILL_MIN {
                 break;
             }
-            let parent = self.cache.node(steps[0].pointer.place);
+            let parent = self.cache.at(steps[0].slot);
             let (level, entries) = (parent.level() - 1, parent.bytes());
             let Some(other) = sibling(parent, steps[0].index).map(|index| parent.child(index)) else {
                 break;
@@ -299,7 +298,7 @@ impl Tree {
             if left + self.load(media, other, level)?.bytes() > CAPACITY {
                 break;
             }
-            left = entries - Node::without(0).bytes;
+            left = entries - INNER_BYTES;
         }
         self.stock_up(media, self.places_max())
     }
@@ -358,12 +357,12 @@ impl Tree {
     }
 
     /// Gives a node a new place, if it is of an older root.
-    fn renew_one(&mut self, pointer: Pointer) -> Pointer {
+    fn renew_one(&mut self, pointer: Pointer, slot: usize) -> Pointer {
         if pointer.generation == self.generation {
             return pointer;
         }
         let new = self.new_pointer();
-        self.cache.relocate(pointer.place, new);
+        self.cache.relocate(slot, new);
         self.drop_place(pointer);
         new
     }
@@ -371,38 +370,34 @@ impl Tree {
     /// Gives each node of a path a new place.
     fn renew(&mut self, path: &mut [Step]) {
         for at in 0..path.len() {
-            let old = path[at].pointer;
-            let new = self.renew_one(old);
-            if new == old {
+            let Step { pointer, slot, .. } = path[at];
+            let new = self.renew_one(pointer, slot);
+            if new == pointer {
                 continue;
             }
             path[at].pointer = new;
             match at.checked_sub(1).map(|above| path[above]) {
-                Some(above) => self
-                    .cache
-                    .node_mut(above.pointer.place)
-                    .set_child(above.index, new),
+                Some(above) => self.cache.at_mut(above.slot).set_child(above.index, new),
                 None => self.top.pointer = new,
             }
         }
     }
 
     /// Makes an edit of a leaf, and splits it and nodes above it as necessary.
-    fn change(&mut self, path: &[Step], mut edit: Edit) {
+    fn change(&mut self, path: &[Step], mut edit: Edit<'_>) {
         for (at, step) in path.iter().enumerate().rev() {
-            let node = self.cache.node_mut(step.pointer.place);
+            let node = self.cache.at_mut(step.slot);
             if node.bytes_with(&edit) <= CAPACITY {
                 return node.apply(&edit);
             }
             let right = node.split(&edit);
-            let lowest = right.key_at(HEAD_BYTES);
+            let lowest = right.key(0);
             let pointer = self.add(right);
-            let entry = Entry::inner(lowest, pointer);
+            let entry = Entry::Inner(lowest, pointer);
             match at.checked_sub(1) {
                 Some(above) => {
                     edit = Edit {
-                        at: Node::inner_at(path[above].index + 1),
-                        bytes: 0,
+                        index: path[above].index + 1,
                         count: 0,
                         entry,
                     };
@@ -413,18 +408,14 @@ impl Tree {
     }
 
     /// Sets a new node on top, of which the old one is the first child.
-    fn grow(&mut self, second: Entry) {
+    fn grow(&mut self, second: Entry<'_>) {
         let mut node = Node::empty(self.top.level + 1);
-        for (index, entry) in [Entry::inner(Raw::LOWEST, self.top.pointer), second]
+        for (index, entry) in [Entry::Inner(Raw::LOWEST, self.top.pointer), second]
             .into_iter()
             .enumerate()
         {
-            node.apply(&Edit {
-                at: Node::inner_at(index),
-                bytes: 0,
-                count: 0,
-                entry,
-            });
+            let count = 0;
+            node.apply(&Edit { index, count, entry });
         }
         let pointer = self.add(node);
         let level = self.top.level + 1;
@@ -434,14 +425,14 @@ impl Tree {
     /// Joins what is less than a quarter full with what is beside it, from the leaf up. [`prepare`](Tree::prepare) has read it.
     fn rebalance(&mut self, path: &[Step]) {
         for at in (1..path.len()).rev() {
-            let node = self.cache.node(path[at].pointer.place);
+            let node = self.cache.at(path[at].slot);
             if node.bytes() >= FILL_MIN || !self.join(path[at - 1]) {
                 break;
             }
         }
         loop {
             let Top { pointer, level } = self.top;
-            let node = self.cache.node(pointer.place);
+            let node = self.node(pointer);
             self.top = match (level, node.count()) {
                 (0, 0) => Top::default(),
                 (1.., 1) => Top {
@@ -460,31 +451,31 @@ impl Tree {
 
     /// Joins a child with the one beside it. True if there is one child fewer.
     fn join(&mut self, parent: Step) -> bool {
-        let above = parent.pointer.place;
-        let node = self.cache.node(above);
+        let above = parent.slot;
+        let node = self.cache.at(above);
         let Some(other) = sibling(node, parent.index) else {
             return false;
         };
         let (left, right) = (parent.index.min(other), parent.index.max(other));
         let (left_old, right_old) = (node.child(left), node.child(right));
-        let bytes = [left_old, right_old].map(|child| self.cache.node(child.place).bytes());
-        let left_new = self.renew_one(left_old);
-        self.cache.node_mut(above).set_child(left, left_new);
+        let slots = [left_old, right_old].map(|child| self.cache.slot_of(child.place));
+        let bytes = slots.map(|slot| self.cache.at(slot).bytes());
+        let left_new = self.renew_one(left_old, slots[0]);
+        self.cache.at_mut(above).set_child(left, left_new);
         let mut right_new = right_old;
         if bytes[0] + bytes[1] > CAPACITY {
-            right_new = self.renew_one(right_old);
-            self.cache.node_mut(above).set_child(right, right_new);
+            right_new = self.renew_one(right_old, slots[1]);
+            self.cache.at_mut(above).set_child(right, right_new);
         }
         let mut right_node = self.cache.remove(right_new.place).expect("it was read");
-        let left_node = self.cache.node_mut(left_new.place);
-        if left_node.join(Arc::make_mut(&mut right_node)) {
+        if self.cache.at_mut(slots[0]).join(Arc::make_mut(&mut right_node)) {
             self.drop_place(right_new);
-            self.cache.node_mut(above).apply(&Node::without(right));
+            self.cache.at_mut(above).apply(&Node::without(right));
             return true;
         }
-        let lowest = right_node.key_at(HEAD_BYTES);
+        let lowest = right_node.key(0);
         self.cache.insert(right_new, right_node);
-        self.cache.node_mut(above).set_lowest(right, lowest);
+        self.cache.at_mut(above).set_lowest(right, lowest);
         false
     }
 }

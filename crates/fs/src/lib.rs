@@ -1,26 +1,39 @@
 //! A file system over memory, flash and disks, after Strata (SOSP'17): each process has an operation log, calls are durable when they
 //! return, and a digest brings them into a tree.
 //!
+//! A call is an [`op::Op`]; its record goes to a [`log`]. The [`digest`] applies what [`coalesce`] keeps of records to the [`tree`], as far as
+//! [`grants`] let it. A process reads through its [`overlay`]. [`check`] looks at what is on the media. [`files`] is the model of all that.
+//!
 //! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
 #![forbid(unsafe_code)]
 
 mod bits;
 mod cache;
+pub mod census;
 pub mod check;
 pub mod coalesce;
 pub mod commit;
 pub mod content;
+pub mod digest;
 pub mod edit;
+pub mod errno;
 mod extents;
 pub mod files;
 pub mod format;
+pub mod grants;
 pub mod inode;
 pub mod log;
 pub mod make;
 pub mod media;
+pub mod names;
 pub mod node;
 pub mod op;
+pub mod overlay;
+mod patch;
 mod ranges;
+mod record;
 pub mod space;
+mod spans;
 pub mod tree;
 pub mod value;
+mod work;

@@ -6,8 +6,9 @@
 //! What root `t` is the first not to need is held until root `t + 1` is durable, as then neither of the two kept roots needs it, and
 //! until no reader of a root before `t` is left.
 //!
-//! A zone without used blocks has no record. The bitmap of a zone is read when the zone is needed, and stays. Until then its
-//! record says how many blocks are free, so room is found without reading what is full.
+//! A zone without used blocks has no record. The bitmap of a zone is read when the zone is needed. Until then its record says how many
+//! blocks are free, so room is found without reading what is full. Of the zones whose sets the medium has, too, no more than a limit
+//! stay in memory: see [`Space::trim`].
 
 use crate::bits::{Bits, WORDS};
 use crate::format::{Damage, Place, Pointer, RESERVED_BLOCKS, Sort, ZONE_BLOCKS, unseal};
@@ -69,6 +70,9 @@ pub(crate) fn zones_of(device_blocks: u64) -> impl Iterator<Item = u32> {
     (0..blocks.div_ceil(ZONE_BLOCKS)).map(move |zone| (blocks - zone * ZONE_BLOCKS).min(ZONE_BLOCKS) as u32)
 }
 
+/// Zones whose sets stay in memory, at least: more than one change touches.
+pub const LOADED_MIN: usize = 16;
+
 #[derive(Debug)]
 struct Sets {
     used: Bits,
@@ -93,19 +97,17 @@ impl Zone {
         let end = self.blocks as usize;
         let busy = &self.sets.as_ref().expect("the zone was loaded").busy;
         if from > 0
-            && let Some((at, _)) = busy.runs(from, end, false).find(|(_, count)| *count >= want)
+            && let Ok(at) = busy.find_clear(from, end, want)
         {
             return Some(at);
         }
-        let mut longest = 0;
-        for (at, count) in busy.runs(0, end, false) {
-            if count >= want {
-                return Some(at);
+        match busy.find_clear(0, end, want) {
+            Ok(at) => Some(at),
+            Err(longest) => {
+                self.longest = longest as u32;
+                None
             }
-            longest = longest.max(count);
         }
-        self.longest = longest as u32;
-        None
     }
 
     fn sets(&mut self) -> &mut Sets {
@@ -135,6 +137,9 @@ pub struct Space {
     mark: u64,
     devices: Vec<DeviceSpace>,
     dirty: Vec<ZoneId>,
+    /// Zones whose sets are in memory, in the order in which [`Space::trim`] looks at them.
+    loaded: VecDeque<ZoneId>,
+    loaded_max: usize,
     /// What each root was the first not to need.
     held: VecDeque<(u64, Vec<Run>)>,
 }
@@ -161,8 +166,45 @@ impl Space {
             mark,
             devices: blocks.iter().map(device).collect(),
             dirty: Vec::new(),
+            loaded: VecDeque::new(),
+            loaded_max: usize::MAX,
             held: VecDeque::new(),
         }
+    }
+
+    /// Keeps no more sets in memory than fit `bytes`, and [`LOADED_MIN`] at least, beside those that only memory has.
+    pub fn limit(&mut self, bytes: usize) {
+        self.loaded_max = (bytes / size_of::<Sets>()).max(LOADED_MIN);
+    }
+
+    /// Drops sets that the medium has as they are, if there are more than the limit. `durable` is the newest durable root. Not while
+    /// a caller relies on zones to be loaded.
+    #[inline]
+    pub fn trim(&mut self, durable: u64) {
+        if self.loaded.len() > self.loaded_max {
+            self.drop_sets(durable);
+        }
+    }
+
+    /// Looks at two zones more than are too many, so that those which have to stay do not cost a look at each of them every time.
+    #[cold]
+    fn drop_sets(&mut self, durable: u64) {
+        for _ in 0..self.loaded.len() - self.loaded_max + 2 {
+            let Some(id) = self.loaded.pop_front() else {
+                return;
+            };
+            let zone = self.zone(id);
+            let is_written = !zone.is_dirty && zone.bitmap.generation <= durable;
+            match is_written && zone.busy == zone.used {
+                true => zone.sets = None,
+                false => self.loaded.push_back(id),
+            }
+        }
+    }
+
+    /// Zones whose sets are in memory.
+    pub fn loaded(&self) -> usize {
+        self.loaded.len()
     }
 
     /// Takes over the record of a zone, when opening. False if there is no such zone, or it makes no sense.
@@ -303,6 +345,7 @@ impl Space {
         };
         let busy = used.clone();
         zone.sets = Some(Box::new(Sets { used, busy }));
+        self.loaded.push_back(id);
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use crate::cache::Cache;
 use crate::format::{Damage, Key, Kind, Place, Pointer, Root, Sort, unseal};
 use crate::media::{Error, Media, Volume, read_block};
-use crate::node::{HEAD_BYTES, LEVELS_MAX, Node, Raw};
+use crate::node::{LEVELS_MAX, Node, Raw};
 use crate::space::{Space, ZoneId};
 use crate::value::ZoneRecord;
 use core::ops::{Deref, Range, RangeInclusive};
@@ -42,6 +42,8 @@ impl Deref for Value {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) pointer: Pointer,
+    /// Where the cache has the node.
+    pub(crate) slot: usize,
     pub(crate) index: usize,
 }
 
@@ -61,6 +63,9 @@ pub struct Tree {
     pub(crate) space: Space,
     /// The newest durable root.
     pub(crate) durable: Root,
+    /// The root that is to be written before the first commit: the same tree, under the next number. So what a commit wrote that was
+    /// cut has another generation than what any later one writes.
+    pub(crate) opening: Option<Root>,
     /// The root that is being written.
     pub(crate) planned: Option<Root>,
     pub(crate) top: Top,
@@ -93,7 +98,9 @@ impl Tree {
             next_log: 1,
             ..Root::default()
         };
-        Self::of_root(volume.mark, root, space, cache_bytes)
+        let mut tree = Self::of_root(volume.mark, root, space, cache_bytes);
+        (tree.opening, tree.generation) = (None, 1);
+        tree
     }
 
     fn of_root(mark: u64, root: Root, space: Space, cache_bytes: usize) -> Self {
@@ -102,12 +109,16 @@ impl Tree {
             cache: Cache::new(cache_bytes, root.generation),
             space,
             durable: root,
+            opening: Some(Root {
+                generation: root.generation + 1,
+                ..root
+            }),
             planned: None,
             top: Top {
                 pointer: root.tree,
                 level: root.level,
             },
-            generation: root.generation + 1,
+            generation: root.generation + 2,
             next_inode: root.next_inode,
             next_log: root.next_log,
             stock: Vec::new(),
@@ -122,7 +133,8 @@ impl Tree {
     }
 
     /// Opens the tree of the newest root that can be read, as far as opening reads it: its slot, its uppermost node, and the records
-    /// of the zones. `cache_bytes` is for nodes that need not be in memory. If of both roots records of zones are damaged, the tree can
+    /// of the zones. `cache_bytes` is for nodes that need not be in memory; an eighth more
+    /// is for bitmaps. If of both roots records of zones are damaged, the tree can
     /// be read, and [refuses](Tree::refuses) changes.
     ///
     /// # Errors
@@ -133,6 +145,7 @@ impl Tree {
         for (index, root) in roots.iter().enumerate() {
             match Self::open_root(media, volume, root, cache_bytes) {
                 Ok(mut tree) => {
+                    tree.space.limit(cache_bytes / 8);
                     if let Some(older) = roots.get(index + 1) {
                         tree.hold_older(media, volume, older)?;
                     }
@@ -248,6 +261,23 @@ impl Tree {
         self.next_inode = self.next_inode.max(number);
     }
 
+    /// Drops what is too much in memory. Not while a caller relies on something to be there.
+    #[inline]
+    pub(crate) fn trim(&mut self) {
+        self.cache.trim();
+        self.space.trim(self.durable.generation);
+    }
+
+    /// Devices of the file system.
+    pub fn devices(&self) -> usize {
+        self.space.devices()
+    }
+
+    /// Zones whose bitmaps are in memory.
+    pub fn zones_loaded(&self) -> usize {
+        self.space.loaded()
+    }
+
     /// Nodes in memory.
     pub fn cached(&self) -> usize {
         self.cache.len()
@@ -278,9 +308,9 @@ impl Tree {
             pointer = node.child(node.child_of(key));
         }
         let node = self.load(media, pointer, 0)?;
-        let (at, is_found) = node.find(key);
+        let (index, is_found) = node.find(key);
         Ok(is_found.then(|| Value {
-            range: node.value_at(at),
+            range: node.value(index),
             node: Arc::clone(node),
         }))
     }
@@ -314,11 +344,17 @@ impl Tree {
         pointer: Pointer,
         level: u8,
     ) -> Result<&Arc<Node>, Error> {
-        let at = match self.cache.find(pointer) {
-            Some(at) => at,
-            None => self.read(media, pointer, level)?,
-        };
-        Ok(self.cache.at(at))
+        let slot = self.slot(media, pointer, level)?;
+        Ok(self.cache.at(slot))
+    }
+
+    /// Where the cache has a node.
+    #[inline]
+    pub(crate) fn slot(&mut self, media: &dyn Media, pointer: Pointer, level: u8) -> Result<usize, Error> {
+        match self.cache.find(pointer) {
+            Some(slot) => Ok(slot),
+            None => self.read(media, pointer, level),
+        }
     }
 
     #[cold]
@@ -343,14 +379,19 @@ impl Tree {
         path.clear();
         let (mut pointer, mut bound) = (top.pointer, None);
         for level in (1..=top.level).rev() {
-            let node = self.load(media, pointer, level)?;
+            let slot = self.slot(media, pointer, level)?;
+            let node = self.cache.at(slot);
             let index = node.child_of(key);
             bound = node.lowest_of(index + 1).or(bound);
-            path.push(Step { pointer, index });
+            path.push(Step { pointer, slot, index });
             pointer = node.child(index);
         }
-        self.load(media, pointer, 0)?;
-        path.push(Step { pointer, index: 0 });
+        let slot = self.slot(media, pointer, 0)?;
+        path.push(Step {
+            pointer,
+            slot,
+            index: 0,
+        });
         Ok(bound)
     }
 }
@@ -362,12 +403,10 @@ pub(crate) fn read_node(
     (level, mark): (u8, u64),
 ) -> Result<Arc<Node>, Error> {
     let place = pointer.place;
-    let mut node = Node::empty(0);
-    let read = media.read(place, node.block_mut());
-    read.map_err(|error| Error::Media { place, error })?;
-    let checked = unseal(node.block(), Sort::Node, pointer, mark).and_then(|()| node.check(level));
-    checked.map_err(|damage| Error::Damaged { place, damage })?;
-    Ok(Arc::new(node))
+    let block = read_block(media, place)?;
+    let node = unseal(&block, Sort::Node, pointer, mark).and_then(|()| Node::read(&block, level));
+    node.map(Arc::new)
+        .map_err(|damage| Error::Damaged { place, damage })
 }
 
 /// The roots that can be read, the newest one first.
@@ -399,7 +438,7 @@ pub struct Entries {
     /// The next key is not below it; none at the end.
     from: Option<Raw>,
     last: Raw,
-    /// The leaf, where in it, and what is above its keys.
+    /// The leaf, the next entry of it, and what is above its keys.
     leaf: Option<(Arc<Node>, usize, Option<Raw>)>,
     edits: u64,
 }
@@ -420,23 +459,23 @@ impl Entries {
             if self.leaf.is_none() && !self.seek(tree, media, from)? {
                 return Ok(None);
             }
-            let Some((node, at, bound)) = &mut self.leaf else {
+            let Some((node, index, bound)) = &mut self.leaf else {
                 return Ok(None);
             };
-            if *at == node.end() {
+            if *index == node.count() {
                 (self.from, self.leaf) = (*bound, None);
                 continue;
             }
-            let raw = node.key_at(*at);
+            let raw = node.key(*index);
             if raw > self.last {
                 self.from = None;
                 return Ok(None);
             }
             let value = Value {
                 node: Arc::clone(node),
-                range: node.value_at(*at),
+                range: node.value(*index),
             };
-            *at = node.next(*at);
+            *index += 1;
             self.from = raw.next();
             return Ok(Some((raw.key().expect("the node was checked"), value)));
         }
@@ -451,13 +490,12 @@ impl Entries {
         }
         let mut path = core::mem::take(&mut tree.path);
         let bound = tree.descend(media, (top, from), &mut path);
-        let leaf = path.last().map(|step| step.pointer);
+        let slot = path.last().map(|step| step.slot);
         tree.path = path;
         let bound = bound?;
-        let leaf = Arc::clone(tree.load(media, leaf.expect("a path ends with a leaf"), 0)?);
-        let (at, _) = leaf.find(from);
-        debug_assert!(at >= HEAD_BYTES);
-        self.leaf = Some((leaf, at, bound));
+        let leaf = Arc::clone(tree.cache.at(slot.expect("a path ends with a leaf")));
+        let (index, _) = leaf.find(from);
+        self.leaf = Some((leaf, index, bound));
         Ok(true)
     }
 }

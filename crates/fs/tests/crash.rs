@@ -4,7 +4,8 @@ mod common;
 use base::Rng;
 use common::{Disks, Event, Model, Rig, SECTOR, assert_clean, contents};
 use fs::check::{Meaning, check};
-use fs::format::{BLOCK_BYTES, Block, Place, Root};
+use fs::edit::Room;
+use fs::format::{BLOCK_BYTES, Block, Key, Kind, Place, Root};
 use fs::media::Volume;
 use fs::tree::{Tree, View};
 use std::collections::BTreeMap;
@@ -56,8 +57,11 @@ impl Probe<'_> {
         self.images += 1;
         assert_clean(&check(disks));
         let newest = self.open(disks);
+        // The first commit after an opening has two roots.
+        let is_next = (acknowledged..=acknowledged + 2).contains(&newest);
+        let is_opened = self.roots.get(&(acknowledged + 1)) == self.roots.get(&acknowledged);
         assert!(
-            newest == acknowledged || newest == acknowledged + 1,
+            is_next && (newest <= acknowledged + 1 || is_opened),
             "{newest} after {acknowledged}"
         );
         if newest > 1 {
@@ -199,8 +203,6 @@ fn runs_that_are_cut_again_and_again_go_on() {
             disks.events.clear();
             rig.disks = disks;
             rig.reopen();
-            let newest = rig.tree.committed().generation;
-            rig.roots.retain(|generation, _| *generation <= newest);
         }
     }
 }
@@ -247,6 +249,57 @@ fn a_root_that_tears_at_eight_bytes_leaves_the_one_before() {
     assert!(torn > 50, "{torn}");
 }
 
+/// Bug: the blocks of a commit that was cut, and those of its repeat, had the same generation. Cause: both were for the root behind the
+/// newest one. So where a write of the repeat was lost, the block that the cut left there passed for it.
+/// Fix: the first commit after an opening writes the old tree under a new number before anything else.
+#[test]
+fn what_a_cut_commit_left_never_passes_for_a_block_of_its_repeat() {
+    let mut rig = Rig::new(&[400], 1);
+    rig.commit();
+    let before = rig.disks.clone();
+    // The same change twice, with another value.
+    let mut attempts = Vec::new();
+    for value in [1, 2] {
+        rig.reopen();
+        rig.disks.events.clear();
+        let key = Key::new(9, Kind::Target, 0);
+        rig.tree
+            .insert(&rig.disks, key, &[value; 50], Room::Normal)
+            .expect("there is room");
+        rig.model.insert(key, vec![value; 50]);
+        rig.commit();
+        let writes = rig.disks.events.iter().filter_map(|event| match event {
+            Event::Write(place, block) => Some((*place, block.clone())),
+            _ => None,
+        });
+        let mut written: Vec<_> = writes.collect();
+        if value == 1 {
+            // The cut: all is written but the root.
+            written.pop();
+            rig.disks = before.clone();
+            for (place, block) in &written {
+                rig.disks.put(*place, block, |_| true);
+            }
+        }
+        attempts.push(written);
+    }
+    assert_clean(&check(&rig.disks));
+    let is_node = |(place, _): &&(Place, Box<Block>)| place.number() >= 4;
+    let [first, second] = [0, 1].map(|attempt: usize| attempts[attempt].iter().filter(is_node));
+    let mut tried = 0;
+    for ((place, stale), (other, block)) in first.zip(second) {
+        if place != other || stale == block {
+            continue;
+        }
+        // The medium has lost the second attempt's write.
+        let mut disks = rig.disks.clone();
+        disks.data.insert(*place, stale.clone());
+        tried += 1;
+        assert!(!check(&disks).is_clean(), "{place} passes");
+    }
+    assert!(tried > 0, "both attempts wrote the same places");
+}
+
 #[test]
 fn a_file_system_that_lost_its_newest_root_goes_on_from_the_one_before() {
     for seed in 0..20 {
@@ -290,7 +343,7 @@ fn a_commit_that_fails_latches_and_leaves_a_whole_root() {
                 continue;
             }
             let key = rig.key();
-            let refused = rig.tree.insert(&rig.disks, key, &[], fs::edit::Room::Normal);
+            let refused = rig.tree.insert(&rig.disks, key, &[], Room::Normal);
             assert_eq!(refused, Err(fs::media::Error::Latched));
             rig.disks.fails_in = None;
             rig.reopen();
@@ -312,11 +365,13 @@ fn a_medium_that_lies_is_noticed() {
     }
     rig.commit();
     let mut events = rig.disks.events.clone();
-    let first = events
+    let before_root = events
         .iter()
-        .position(|event| matches!(event, Event::Flush))
-        .expect("it was flushed");
-    events.remove(first);
+        .enumerate()
+        .filter(|(_, event)| matches!(event, Event::Flush))
+        .nth_back(1);
+    let (before_root, _) = before_root.expect("it was flushed");
+    events.remove(before_root);
     let mut probe = Probe {
         volume: &rig.volume,
         roots: &rig.roots,

@@ -4,8 +4,9 @@ mod common;
 use common::{Rig, assert_clean, make};
 use fs::check::check;
 use fs::edit::Room;
-use fs::format::{Key, Kind, ZONE_BLOCKS};
+use fs::format::{Key, Kind, Place, ZONE_BLOCKS};
 use fs::media::{Error, Media};
+use fs::space::LOADED_MIN;
 use fs::tree::{Tree, View};
 use fs::value::{ExtentRecord, Run};
 
@@ -184,6 +185,49 @@ fn a_device_of_three_zones_fills_and_empties() {
         assert_clean(&check(&disks));
         assert_eq!([tree.free(0), tree.free(1)], empty);
     }
+}
+
+/// A file system of many zones keeps the bitmaps of few in memory, and frees and allocates in all.
+#[test]
+fn bitmaps_in_memory_are_bounded() {
+    let zones = 60;
+    let (mut disks, volume) = make(&[2000, zones * ZONE_BLOCKS]);
+    let mut tree = Tree::open(&disks, &volume, 1 << 16).expect("it is whole");
+    let key = |zone: u64| Key::new(9, Kind::Extent, 128 * zone);
+    let place = |zone: u64| Place::new(1, 4 + zone * ZONE_BLOCKS + 7);
+    for zone in 0..zones {
+        let run = Run {
+            place: place(zone),
+            blocks: 3,
+        };
+        tree.claim(&disks, run).expect("it is free");
+        let crcs = Vec::new();
+        let value = ExtentRecord { run, crcs }.emit();
+        tree.insert(&disks, key(zone), &value, Room::Normal)
+            .expect("there is room");
+        tree.keep(&disks, run).expect("it was claimed");
+        if zone % 5 == 0 {
+            tree.commit(&mut disks).expect("there is room");
+            tree.commit(&mut disks).expect("there is room");
+        }
+        assert!(tree.zones_loaded() <= LOADED_MIN + 12, "{}", tree.zones_loaded());
+    }
+    tree.commit(&mut disks).expect("there is room");
+    for zone in (0..zones).rev() {
+        let run = Run {
+            place: place(zone),
+            blocks: 3,
+        };
+        assert_eq!(tree.remove(&disks, key(zone)), Ok(true));
+        tree.release(&disks, run).expect("it is in use");
+        if zone % 5 == 0 {
+            tree.commit(&mut disks).expect("there is room");
+            tree.commit(&mut disks).expect("there is room");
+            assert_clean(&check(&disks));
+        }
+        assert!(tree.zones_loaded() <= LOADED_MIN + 12, "{}", tree.zones_loaded());
+    }
+    assert_eq!(tree.free(1), zones * ZONE_BLOCKS - 4);
 }
 
 #[test]

@@ -177,7 +177,7 @@ impl Rig {
         let cache_bytes = [0, 20_000, 1 << 20][seed as usize % 3];
         let mut tree = Tree::open(&disks, &volume, cache_bytes).expect("it was just made");
         let model = contents(&mut tree, &disks, View::Pending).expect("it was just made");
-        let roots = BTreeMap::from([(1, model.clone())]);
+        let roots = BTreeMap::from([(1, model.clone()), (2, model.clone())]);
         Self {
             disks,
             volume,
@@ -314,7 +314,10 @@ impl Rig {
     /// Opens what is on the devices: the changes since the last commit are gone.
     pub fn reopen(&mut self) {
         self.tree = Tree::open(&self.disks, &self.volume, self.cache_bytes).expect("it is whole");
-        self.model = self.roots[&self.tree.committed().generation].clone();
+        let newest = self.tree.committed().generation;
+        self.model = self.roots[&newest].clone();
+        self.roots.retain(|generation, _| *generation <= newest);
+        self.roots.insert(newest + 1, self.model.clone());
     }
 
     pub fn verify(&mut self) {

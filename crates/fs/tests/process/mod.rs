@@ -1,0 +1,214 @@
+//! A process with a log, and the file system that digests it.
+#![allow(
+    dead_code,
+    reason = "shared by several test programs, each of which uses a part"
+)]
+
+use crate::common::{Disks, make};
+use crate::program::block;
+use base::{Device, MediaError};
+use fs::digest::{Batch, DigestError, Report, digest};
+use fs::edit::Room;
+use fs::format::{BLOCK_BYTES, Key, Kind, Place, ROOT_INODE};
+use fs::grants::{Grants, Rights};
+use fs::inode::Inode;
+use fs::log::{Frame, Next, Options, Reader, Ring, Ticket, Writer};
+use fs::media::{Media, Volume};
+use fs::op::{Action, Op};
+use fs::tree::{Tree, View};
+use fs::value::{LogRecord, Run};
+
+pub const NONCE: u64 = 0x0102_0304_0506_0708;
+pub const LOG: u64 = 1;
+/// Where the log is on device 0, of 3000 blocks.
+pub const RING: Run = Run {
+    place: Place::new(0, 2000),
+    blocks: 128,
+};
+
+/// Device 0, to read a log.
+pub struct First<'d>(pub &'d Disks);
+
+impl Device for First<'_> {
+    fn capacity_bytes(&self) -> u64 {
+        self.0.capacity_bytes(0)
+    }
+
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        let mut rest = bytes;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let mut block = [0; BLOCK_BYTES];
+            let (number, inside) = (at / BLOCK_BYTES as u64, (at % BLOCK_BYTES as u64) as usize);
+            self.0.read(Place::new(0, number), &mut block)?;
+            let count = rest.len().min(BLOCK_BYTES - inside);
+            let (piece, behind) = rest.split_at_mut(count);
+            piece.copy_from_slice(&block[inside..inside + count]);
+            (rest, at) = (behind, at + count as u64);
+        }
+        Ok(())
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> Result<(), MediaError> {
+        unreachable!("the log is read")
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        unreachable!("the log is read")
+    }
+}
+
+/// Writes bytes of device 0 that need not be whole blocks.
+pub fn write_at(disks: &mut Disks, offset: u64, bytes: &[u8]) {
+    for (at, byte) in (offset..).zip(bytes) {
+        let place = Place::new(0, at / BLOCK_BYTES as u64);
+        let block = disks
+            .data
+            .entry(place)
+            .or_insert_with(|| Box::new([0; BLOCK_BYTES]));
+        block[(at % BLOCK_BYTES as u64) as usize] = *byte;
+    }
+}
+
+/// A process with its log, and the file system that digests it.
+pub struct Rig {
+    pub disks: Disks,
+    pub volume: Volume,
+    pub tree: Tree,
+    pub writer: Writer,
+    pub grants: Grants,
+    /// The last frame that is in the tree.
+    pub digested: Ticket,
+}
+
+pub fn ring() -> Ring {
+    Ring::new(NONCE, 512, &[RING]).expect("it is sound")
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        let (mut disks, volume) = make(&[3000, 200_000]);
+        let mut tree = Tree::open(&disks, &volume, 1 << 22).expect("it was just made");
+        let root = Inode {
+            mode: 0o040_755,
+            links: 2,
+            parent: ROOT_INODE,
+            ..Inode::default()
+        };
+        let key = Key::new(ROOT_INODE, Kind::Inode, 0);
+        tree.insert(&disks, key, &root.emit(), Room::Normal)
+            .expect("there is room");
+        tree.claim(&disks, RING).expect("it is free");
+        tree.keep(&disks, RING).expect("it was claimed");
+        let record = LogRecord {
+            nonce: NONCE,
+            sector: 512,
+            extents: vec![RING],
+            ..LogRecord::default()
+        };
+        tree.insert(&disks, Key::new(0, Kind::Log, LOG), &record.emit(), Room::Normal)
+            .expect("there is room");
+        for _ in 0..2 {
+            tree.commit(&mut disks).expect("there is room");
+        }
+        let options = Options {
+            frame_bytes_max: 1 << 16,
+            writes_in_flight_max: 1,
+        };
+        let mut grants = Grants::default();
+        grants.inodes = 10..1 << 32;
+        grants.leases.insert(ROOT_INODE, Rights::ALL);
+        Self {
+            disks,
+            volume,
+            tree,
+            writer: Writer::new(ring(), 0, options),
+            grants,
+            digested: Ticket(0),
+        }
+    }
+
+    /// Writes the frame that is gathered.
+    pub fn write_log(&mut self) {
+        while let Some(write) = self.writer.next_write() {
+            for (offset, bytes) in write.pieces() {
+                write_at(&mut self.disks, offset, bytes);
+            }
+            self.writer.written(write, Ok(()));
+        }
+    }
+
+    /// Does what a process does for a call: its data are in granted blocks before the record is.
+    pub fn log(&mut self, op: &Op<'_>) -> Ticket {
+        if let Action::Place { place, sums, .. } = &op.action {
+            let run = Run {
+                place: *place,
+                blocks: sums.len() as u64,
+            };
+            self.tree.claim(&self.disks, run).expect("it is free");
+            self.grants.grant(run);
+            for at in 0..run.blocks {
+                self.disks.data.insert(place.plus(at), block(place.plus(at)));
+            }
+        }
+        loop {
+            if let Ok(ticket) = self.writer.add(std::slice::from_ref(op)) {
+                return ticket;
+            }
+            let before = self.writer.durable();
+            self.write_log();
+            if self.writer.durable() == before {
+                self.digest();
+                self.commit_twice();
+            }
+        }
+    }
+
+    pub fn digest(&mut self) -> Report {
+        self.write_log();
+        let report = digest_log(&mut self.tree, &mut self.disks, &mut self.grants);
+        self.digested = self.writer.durable();
+        report.expect("it is the next batch")
+    }
+
+    /// Digests so many frames of those that are durable, if there are as many.
+    pub fn digest_some(&mut self, count: usize) -> Report {
+        let (start, mut frames) = frames(&mut self.tree, &self.disks);
+        frames.truncate(count);
+        self.digested.0 += frames.len() as u64;
+        let batch = Batch::new((LOG, NONCE, start), &frames);
+        let report = digest(&mut self.tree, &mut self.disks, batch, (&mut self.grants, &[0]));
+        report.expect("it is the next batch")
+    }
+
+    /// Both roots then have what was digested.
+    pub fn commit_twice(&mut self) {
+        for _ in 0..2 {
+            self.tree.commit(&mut self.disks).expect("there is room");
+        }
+        let digested = record(&mut self.tree, &self.disks).digested;
+        self.writer.consumed(digested);
+    }
+}
+
+pub fn record(tree: &mut Tree, disks: &Disks) -> LogRecord {
+    let value = tree.get(disks, View::Pending, Key::new(0, Kind::Log, LOG));
+    LogRecord::parse(&value.expect("it is whole").expect("there is a log")).expect("it makes sense")
+}
+
+/// The frames of the log that are not in the tree.
+pub fn frames(tree: &mut Tree, disks: &Disks) -> (u64, Vec<Frame>) {
+    let (start, ring, medium) = (record(tree, disks).digested, ring(), First(disks));
+    let mut reader = Reader::new(&ring, &medium, start).expect("it is a position");
+    let mut frames = Vec::new();
+    while let Next::Frame(frame) = reader.next_frame().expect("the medium reads") {
+        frames.push(frame);
+    }
+    (start, frames)
+}
+
+pub fn digest_log(tree: &mut Tree, disks: &mut Disks, grants: &mut Grants) -> Result<Report, DigestError> {
+    let (start, frames) = frames(tree, disks);
+    let batch = Batch::new((LOG, NONCE, start), &frames);
+    digest(tree, disks, batch, (grants, &[0]))
+}
