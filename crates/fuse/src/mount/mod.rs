@@ -5,7 +5,7 @@ mod helper;
 mod table;
 
 pub use error::{MountError, UnmountError};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -51,8 +51,8 @@ impl Default for MountOptions {
 #[derive(Debug)]
 pub struct Mount {
     place: PathBuf,
-    /// The kernel's number of the mount: another mount at the same place is not ours. `None` without `/proc`.
-    id: Option<u64>,
+    /// What the table of mounts says of it: another mount at the same place is not ours. `None` without `/proc`.
+    entry: Option<table::Entry>,
     by_helper: bool,
     is_unmounted: bool,
 }
@@ -75,7 +75,7 @@ pub fn mount(place: &Path, options: &MountOptions) -> Result<(Mount, OwnedFd), M
         false => (helper::mount(place, &options.for_helper())?, true),
     };
     let mount = Mount {
-        id: table::id_of(place),
+        entry: table::entry_of(place),
         place: place.clone(),
         by_helper,
         is_unmounted: false,
@@ -85,8 +85,10 @@ pub fn mount(place: &Path, options: &MountOptions) -> Result<(Mount, OwnedFd), M
 
 /// The kind of file of a mount point, as in `st_mode`.
 fn kind_of(place: &Path) -> Result<u32, MountError> {
-    match rustix::fs::stat(place) {
-        Ok(stat) => Ok(stat.st_mode & 0o170_000),
+    // The kernel may have attributes of a mount whose server is gone: it is to ask.
+    let flags = AtFlags::STATX_FORCE_SYNC;
+    match rustix::fs::statx(CWD, place, flags, StatxFlags::TYPE) {
+        Ok(stat) => Ok(u32::from(stat.stx_mode) & 0o170_000),
         // What a mount without a server answers.
         Err(Errno::NOTCONN | Errno::CONNABORTED) => Err(MountError::Dead { place: place.into() }),
         Err(errno) => Err(MountError::Place {
@@ -166,7 +168,7 @@ impl Mount {
 
     /// Whether it is there: somebody else may have unmounted it.
     pub fn is_there(&self) -> bool {
-        !self.is_unmounted && (self.id.is_none() || table::id_of(&self.place) == self.id)
+        !self.is_unmounted && (self.entry.is_none() || table::entry_of(&self.place) == self.entry)
     }
 
     /// Unmounts. If somebody else has, that is as good.

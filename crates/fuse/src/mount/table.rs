@@ -3,24 +3,44 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The number of the topmost mount on `place`, an absolute path without links.
-pub(crate) fn id_of(place: &Path) -> Option<u64> {
+/// A mount, as far as it tells mounts apart. The kernel gives the number of a mount that is gone to the next one, so the number
+/// alone does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    id: u64,
+    device: Vec<u8>,
+    fs_type: Vec<u8>,
+    source: Vec<u8>,
+}
+
+/// The topmost mount on `place`, an absolute path without links.
+pub(crate) fn entry_of(place: &Path) -> Option<Entry> {
     find(
         &std::fs::read("/proc/self/mountinfo").ok()?,
         place.as_os_str().as_bytes(),
     )
 }
 
-/// The number of the last mount on `place` in a table: later mounts cover earlier ones.
-fn find(table: &[u8], place: &[u8]) -> Option<u64> {
-    let id = |line: &[u8]| {
+/// The last mount on `place` in a table: later mounts cover earlier ones.
+fn find(table: &[u8], place: &[u8]) -> Option<Entry> {
+    let entry = |line: &[u8]| {
         let mut fields = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        // Parent, device and root are between.
-        let on = fields.nth(3)?;
-        (plain(on) == place).then_some(id)
+        let device = fields.nth(1)?.to_vec();
+        // The root inside the file system is between.
+        let on = fields.nth(1)?;
+        // Optional fields end with a dash.
+        let mut rest = fields.skip_while(|field| *field != b"-");
+        let (fs_type, source) = (rest.nth(1)?.to_vec(), rest.next()?.to_vec());
+        let entry = Entry {
+            id,
+            device,
+            fs_type,
+            source,
+        };
+        (plain(on) == place).then_some(entry)
     };
-    table.split(|byte| *byte == b'\n').rev().find_map(id)
+    table.split(|byte| *byte == b'\n').rev().find_map(entry)
 }
 
 /// Text without the escapes of the table: a blank is `\040`.
@@ -57,8 +77,14 @@ mod tests {
         let table =
             b"21 1 0:1 / / rw - ext4 /dev/vda rw\n30 21 0:40 / /mnt/a\\040b rw shared:1 - fuse.x x rw\n\
                       31 30 0:41 / /mnt/a\\040b rw - fuse.x x rw\nodd\n32 21 0:42 / /mnt/a rw - tmpfs t rw\n";
-        assert_eq!(find(table, b"/mnt/a b"), Some(31));
-        assert_eq!(find(table, b"/mnt/a"), Some(32));
+        let entry = |id, device: &str, fs_type: &str, source: &str| Entry {
+            id,
+            device: device.into(),
+            fs_type: fs_type.into(),
+            source: source.into(),
+        };
+        assert_eq!(find(table, b"/mnt/a b"), Some(entry(31, "0:41", "fuse.x", "x")));
+        assert_eq!(find(table, b"/mnt/a"), Some(entry(32, "0:42", "tmpfs", "t")));
         assert_eq!(find(table, b"/mnt"), None);
         assert_eq!(find(b"", b"/"), None);
     }

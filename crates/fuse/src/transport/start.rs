@@ -13,6 +13,7 @@ use crate::abi::{InHeader, InitIn, Notification, Operation, Plain, Reply, Reques
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Weak;
 use std::{fmt, io};
 use thiserror::Error;
 
@@ -136,8 +137,11 @@ impl Drop for EndsAll<'_> {
 }
 
 /// Sends notifications, from any thread but those of the handler ([`Notification`]).
+///
+/// It does not keep the connection: when all threads of a session have ended, and all calls were answered, the kernel ends
+/// the connection, and nobody waits for replies any more.
 #[derive(Clone)]
-pub struct Notifier(Arc<Channel>);
+pub struct Notifier(Weak<Channel>);
 
 impl Notifier {
     /// Tells the kernel of a change. False if the kernel has nothing of it in its caches.
@@ -145,7 +149,7 @@ impl Notifier {
     /// # Errors
     /// ENOTCONN if the connection has ended, EINVAL for a name over the kernel's limit.
     pub fn notify(&self, notification: &Notification<'_>) -> Result<bool, Errno> {
-        self.0.notify(notification)
+        self.0.upgrade().ok_or(Errno::NOTCONN)?.notify(notification)
     }
 }
 
@@ -224,28 +228,27 @@ impl Session {
                 Transport::Ring
             },
             fallback,
-            notifier: Notifier(channel),
+            notifier: Notifier(Arc::downgrade(&channel)),
         };
         for starting in starting {
             starting.go();
             session.threads.push(starting.thread);
         }
-        session.read_device(config.threads)?;
+        session.read_device(config.threads, channel)?;
         Ok(session)
     }
 
     /// Starts the threads that read `/dev/fuse`: one beside rings.
-    fn read_device(&mut self, threads: usize) -> Result<(), StartError> {
+    fn read_device(&mut self, threads: usize, channel: Arc<Channel>) -> Result<(), StartError> {
         let threads = match self.transport {
             Transport::Ring => 1,
             Transport::Classic => threads,
         };
         for number in 0..threads {
             let channel = match number {
-                0 => Arc::clone(&self.notifier.0),
+                0 => Arc::clone(&channel),
                 _ => Arc::new(
-                    self.notifier
-                        .0
+                    channel
                         .try_clone()
                         .map_err(|errno| StartError::System("device", errno.into()))?,
                 ),

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// A test that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Root's switch for io_uring, set for the start of a session and restored then. Test processes take turns.
 pub struct Switch {
@@ -93,13 +93,7 @@ impl Mounted {
         };
         let handler = handler(&memory, served.elsewhere);
         let (mount, session) = start(transport, &path, wishes, handler)?;
-        let (ends, ended) = channel::<()>();
-        thread::spawn(move || {
-            if ended.recv_timeout(LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("a test hangs");
-                std::process::abort();
-            }
-        });
+        let ends = watch(&path);
         Some(Self {
             mount: Some(mount),
             session: Some(session),
@@ -126,6 +120,22 @@ impl Drop for Mounted {
         self.mount = None;
         self.session = None;
     }
+}
+
+/// Ends the process if a test hangs. The connection ends first: a process whose own thread waits for a reply of its own server
+/// cannot end.
+pub fn watch(path: &Path) -> Sender<()> {
+    let (ends, ended) = channel::<()>();
+    let path = path.to_path_buf();
+    thread::spawn(move || {
+        if ended.recv_timeout(LIMIT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("a test hangs: {:?}", thread::current());
+            let _ = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::FORCE);
+            let _ = rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH);
+            std::process::abort();
+        }
+    });
+    ends
 }
 
 /// A mount that is served; `None` if the kernel does not have the transport.
