@@ -1,4 +1,4 @@
-//! What a request costs with a server that does nothing: the floor under every figure of a mount. As root:
+//! The cost of a request with a server that does nothing: the floor under every figure of a mount. As root:
 //!
 //! ```text
 //! cargo run --release -p switchyard-fuse --example round_trip -- [--json] [--calls COUNT]
@@ -28,7 +28,7 @@ const FILE_BYTES: u64 = 1 << 30;
 /// The root's only entry.
 const FILE: u64 = 2;
 
-/// Where the caller runs.
+/// The place of the caller.
 #[derive(Clone, Copy)]
 enum Caller {
     OnServers,
@@ -44,7 +44,7 @@ const CALLERS: [(&str, Caller); 3] = [
 
 type Measured = fn(&Path, &Files) -> rustix::io::Result<()>;
 
-/// What is measured: its name, whether opens are sent, and the call.
+/// The measured calls: name, whether opens are sent, and the call.
 const CALLS: [(&str, bool, Measured); 7] = [
     ("getattr", true, |_, files| {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;

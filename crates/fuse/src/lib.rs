@@ -1,9 +1,9 @@
 //! A file system's server in user space: the kernel's FUSE protocol over io_uring, and over `/dev/fuse` where the kernel has
 //! nothing better.
 //!
-//! [`mount::mount`] mounts and gives the connection. [`transport::Session::start`] serves it: each request comes to a handler
-//! as a [`transport::Call`], which says what is asked for ([`abi::Operation`]) and takes the reply ([`abi::Reply`]), at
-//! once or later, from any thread.
+//! [`mount::mount`] mounts and gives the connection. [`transport::Session::start`] serves the connection: each request comes to a
+//! handler as a [`transport::Call`]. A call has its [`abi::Operation`], and takes the [`abi::Reply`] at once or later, from
+//! any thread.
 //!
 //! ```no_run
 //! use fuse::abi::{Errno, Operation, Reply};

@@ -254,19 +254,12 @@ fn a_busy_mount_is_unmounted_lazily_only(transport: Transport) {
         .create_new(true)
         .open(&path)
         .expect("a file");
-    let (mounted_at, error) = mounted
-        .mount
-        .take()
-        .expect("it is mounted")
-        .unmount()
-        .expect_err("it is busy");
+    let mut mount = mounted.mount.take().expect("it is mounted");
+    let error = mount.unmount().expect_err("it is busy");
     assert!(matches!(error, UnmountError::Busy(_)), "{error}");
-    assert!(mounted_at.is_there());
+    assert!(mount.is_there());
     fs::write(mounted.path.join("g"), b"x").expect("the mount goes on");
-    mounted_at
-        .unmount_lazily()
-        .map_err(|(_, error)| error)
-        .expect("it is mounted");
+    mount.unmount_lazily().expect("it is mounted");
     assert!(!path.exists(), "the mount has left its place");
     file.write_all_at(b"still", 0).expect("it is open");
     let mut text = [0; 5];

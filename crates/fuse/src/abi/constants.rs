@@ -22,7 +22,7 @@ macro_rules! constants {
 }
 
 constants! {
-    /// What the protocol begins with.
+    /// Versions, and sizes that do not change.
     protocol: u32 = "FUSE_" {
         /// Major version.
         KERNEL_VERSION = 7;
@@ -152,7 +152,7 @@ constants! {
         DELETE = 6;
     }
 
-    /// What kernel and server can do: `flags` (bits 0 to 31) and `flags2` (bits 32 to 63) of INIT.
+    /// Abilities of kernel and server: `flags` (bits 0 to 31) and `flags2` (bits 32 to 63) of INIT.
     init: u64 = "FUSE_" {
         /// Several reads of a file at once.
         ASYNC_READ = 1 << 0;
@@ -242,7 +242,7 @@ constants! {
     fopen: u32 = "FOPEN_" {
         /// Past the page cache.
         DIRECT_IO = 1 << 0;
-        /// What is cached of the file stays.
+        /// Cached data of the file stay.
         KEEP_CACHE = 1 << 1;
         /// No lseek(2).
         NONSEEKABLE = 1 << 2;

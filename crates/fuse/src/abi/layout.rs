@@ -55,7 +55,7 @@ layouts! {
         dev_minor: u32,
         spare2 as "__spare2": [u64; 14],
     }
-    /// What statfs(2) tells.
+    /// The answer of statfs(2).
     Kstatfs = "fuse_kstatfs" {
         blocks: u64,
         bfree: u64,
@@ -429,7 +429,7 @@ layouts! {
     SyncfsIn = "fuse_syncfs_in" {
         padding: u64,
     }
-    /// What an entry of a ring has beside the request (fuse-io-uring.rst).
+    /// The part of a ring's entry beside the request (fuse-io-uring.rst).
     UringEntInOut = "fuse_uring_ent_in_out" {
         flags: u64,
         commit_id: u64,

@@ -1,7 +1,7 @@
 //! The kernel's FUSE protocol as values: nothing here has a clock, a descriptor or a thread.
 //!
 //! Requests are read strictly: an argument has exactly the length that its operation has, each name ends where its NUL is,
-//! and nothing follows. What does not hold is a [`Malformed`] request, never a panic. Protocol 7.36 (Linux 5.17) is the
+//! and nothing follows. A request that breaks this is [`Malformed`], and never a panic. Protocol 7.36 (Linux 5.17) is the
 //! least: from there on `flags2` of INIT exists, and all layouts are those of [`layout`].
 //!
 //! Sources: `include/uapi/linux/fuse.h`, `Documentation/filesystems/fuse-io-uring.rst`, fuse(4).

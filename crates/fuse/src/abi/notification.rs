@@ -4,7 +4,7 @@ use super::constants::{expire, notify};
 use super::layout::*;
 use super::plain::{Plain, put};
 
-/// What has changed under the kernel's caches. The kernel answers ENOENT for what it does not have in its caches.
+/// A change that the kernel's caches do not know of. The kernel answers ENOENT for what it does not have in its caches.
 ///
 /// The kernel takes locks of the inode: a notification from a thread that serves requests can wait for a request that this
 /// very thread is to serve. Send notifications from a thread that serves none.

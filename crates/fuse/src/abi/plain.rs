@@ -70,7 +70,7 @@ pub(super) fn put<T: Plain>(value: &T, place: &mut [u8]) -> usize {
 pub struct Field {
     /// Its name in C.
     pub name: &'static str,
-    /// Where it begins.
+    /// Bytes before it.
     pub offset: usize,
     /// How many bytes it has.
     pub bytes: usize,
@@ -98,7 +98,7 @@ macro_rules! layouts {
             pub struct $name { $(pub $field: $type,)+ }
 
             impl $name {
-                /// What the kernel's header says of it.
+                /// Its layout, for the comparison with the kernel's header.
                 pub const LAYOUT: Layout = Layout {
                     name: $c,
                     bytes: size_of::<Self>(),

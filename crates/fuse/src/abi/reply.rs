@@ -10,7 +10,7 @@ use thiserror::Error;
 #[error("the reply is longer than what was asked for")]
 pub struct ReplyTooLong;
 
-/// What a server answers if a request did not fail.
+/// The answer to a request that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reply<'a> {
     /// It is done.

@@ -27,7 +27,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
-    /// What the kernel is told: ENOSYS for what is unknown, so that it need not ask again, and EIO else.
+    /// The error for the kernel: ENOSYS for what is unknown, so that it need not ask again, and EIO else.
     pub fn errno(self) -> Errno {
         match self {
             Malformed::Unknown(_) => Errno::NOSYS,
@@ -41,12 +41,12 @@ impl Malformed {
 pub struct Request<'a> {
     /// Number, inode, and the caller's user, group and process.
     pub header: InHeader,
-    /// What is asked for.
+    /// The operation with its arguments.
     pub operation: Operation<'a>,
 }
 
-/// What a request asks for. Names are without their NUL, and neither empty nor with a slash. What a field means is in fuse(4)
-/// and at the structure.
+/// An operation with its arguments. Names are without their NUL, and neither empty nor with a slash. fuse(4) says what the
+/// fields mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "names, targets and values are what they are called")]
 pub enum Operation<'a> {

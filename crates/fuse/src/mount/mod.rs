@@ -171,26 +171,20 @@ impl Mount {
         !self.is_unmounted && (self.entry.is_none() || table::entry_of(&self.place) == self.entry)
     }
 
-    /// Unmounts. If somebody else has, that is as good.
+    /// Unmounts. If somebody else has, that is as good. After an error the mount is still there.
     ///
     /// # Errors
-    /// [`UnmountError`], with the mount, which is still there.
-    pub fn unmount(mut self) -> Result<(), (Self, UnmountError)> {
-        match self.try_unmount(false) {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
+    /// [`UnmountError`].
+    pub fn unmount(&mut self) -> Result<(), UnmountError> {
+        self.try_unmount(false)
     }
 
     /// Takes the mount away from its place. Programs that use it may go on, and the session is over when the last has ended.
     ///
     /// # Errors
-    /// [`UnmountError::Refused`], with the mount, which is still there.
-    pub fn unmount_lazily(mut self) -> Result<(), (Self, UnmountError)> {
-        match self.try_unmount(true) {
-            Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
-        }
+    /// [`UnmountError::Refused`].
+    pub fn unmount_lazily(&mut self) -> Result<(), UnmountError> {
+        self.try_unmount(true)
     }
 
     fn try_unmount(&mut self, is_lazy: bool) -> Result<(), UnmountError> {

@@ -84,6 +84,17 @@ pub enum Fallback {
     Refused(#[source] io::Error),
 }
 
+impl Fallback {
+    /// Of an entry that the kernel did not take.
+    fn of(error: io::Error) -> Self {
+        match Errno::from_io_error(&error) {
+            // Root has switched it off since the mount.
+            Some(Errno::OPNOTSUPP) => Fallback::Off,
+            _ => Fallback::Refused(error),
+        }
+    }
+}
+
 /// Why a session did not start. The mount is of no use then.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -205,7 +216,8 @@ impl Session {
             }),
             _ => Vec::new(),
         };
-        let shared = share(Arc::new(handler), parts.len() * config.entries, parts.len())
+        let queues = parts.iter().map(|part| part.queues.len()).max().unwrap_or(0);
+        let shared = share(Arc::new(handler), queues * config.entries, parts.len())
             .map_err(|error| StartError::System("wakes", error))?;
         let memory = (config.entries, payload_bytes);
         let mut starting = start_rings(parts, memory, &shared, &channel).unwrap_or_else(|error| {
@@ -215,7 +227,7 @@ impl Session {
         let (agreement, reply) = agree(&kernel, &config.wishes, !starting.is_empty());
         channel.reply(&header, &Reply::Init(reply));
         if let Err(error) = step(&starting) {
-            fallback = Some(Fallback::Refused(error));
+            fallback = Some(Fallback::of(error));
             starting.clear();
         }
         let mut session = Self {
@@ -245,14 +257,9 @@ impl Session {
             Transport::Classic => threads,
         };
         for number in 0..threads {
-            let channel = match number {
-                0 => Arc::clone(&channel),
-                _ => Arc::new(
-                    channel
-                        .try_clone()
-                        .map_err(|errno| StartError::System("device", errno.into()))?,
-                ),
-            };
+            // Threads may share a descriptor, too, if this process may not open the device.
+            let own = (number > 0).then(|| channel.try_clone().ok()).flatten();
+            let channel = own.map_or_else(|| Arc::clone(&channel), Arc::new);
             let shared = Arc::clone(&self.shared);
             let serve = move || {
                 let _ends_all = EndsAll(&shared);

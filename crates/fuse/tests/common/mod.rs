@@ -8,7 +8,7 @@
 
 pub mod memory;
 
-use fuse::mount::{Mount, MountOptions, mount};
+use fuse::mount::{Mount, MountOptions, UnmountError, mount};
 use fuse::transport::{Call, Choice, Config, End, Session, Transport, Wishes};
 use memory::{Behaviour, Memory};
 use std::fs::File;
@@ -106,11 +106,14 @@ impl Mounted {
 
     /// Unmounts, and ends the session.
     pub fn end(mut self) -> End {
-        let mount = self.mount.take().expect("it is mounted");
-        mount
-            .unmount()
-            .map_err(|(_, error)| error)
-            .expect("nobody uses it");
+        let mut mount = self.mount.take().expect("it is mounted");
+        // A child of another test has this process's files open between its fork and its exec.
+        let mut tries = 0;
+        while let Err(error) = mount.unmount() {
+            tries += 1;
+            assert!(matches!(error, UnmountError::Busy(_)) && tries < 5000, "{error}");
+            thread::sleep(Duration::from_millis(1));
+        }
         self.session.take().expect("it is served").join()
     }
 }
