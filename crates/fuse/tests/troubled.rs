@@ -265,6 +265,8 @@ fn a_busy_mount_is_unmounted_lazily_only(transport: Transport) {
     let mut text = [0; 5];
     file.read_exact_at(&mut text, 0).expect("it is open");
     assert_eq!(text, *b"still");
+    // Bug: in three of fifty runs the session said that it was aborted. Cause: a thread had taken the RELEASE of this close when
+    // the mount went, and its read failed with ECONNABORTED. Fix: `classic::serve` reads again.
     drop(file);
     assert_eq!(
         mounted.session.take().expect("it is served").join(),

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// Serves a channel until the connection ends or `stop` can be read.
 pub(crate) fn serve(channel: &Arc<Channel>, stop: &Wake, handler: &Handler) -> End {
     let mut spare = None;
+    let mut is_aborted = false;
     loop {
         let mut buffer = spare.take().unwrap_or_else(|| channel.buffers.take());
         match channel.read(&mut buffer) {
@@ -28,6 +29,8 @@ pub(crate) fn serve(channel: &Arc<Channel>, stop: &Wake, handler: &Handler) -> E
                 Ok(false) | Err(Errno::INTR) => {}
                 Err(errno) => return End::Failed(errno),
             },
+            // Also the answer to a read that had taken a request when the mount went away. The next read tells which it is.
+            Err(Errno::CONNABORTED) if !is_aborted => is_aborted = true,
             // ENOENT: the request's caller was interrupted before the request was read.
             Err(Errno::INTR | Errno::NOENT) => {}
             Err(errno) => return End::of(errno),
