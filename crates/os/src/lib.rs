@@ -12,4 +12,4 @@ pub use clock::now;
 pub use entropy::seed;
 pub use filesystem::{is_kept, reserve, reserve_beyond};
 pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, is_volatile};
-pub use ring::Ring;
+pub use ring::{Buffer, Command, CommandRing, Ring};

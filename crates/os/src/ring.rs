@@ -12,13 +12,32 @@ const PART_BYTES: usize = 2 << 20;
 /// Buffers that a ring can have (io_uring_register(2)). Parts of more memory are larger.
 const PARTS_MAX: usize = 1 << 14;
 
-/// Submission and completion queue of one thread.
-pub struct Ring {
-    ring: IoUring,
+/// Submission and completion queue of one thread. Its entries have 64 bytes, those of a [`CommandRing`] 128.
+pub struct Ring<E: squeue::EntryMarker = squeue::Entry> {
+    ring: IoUring<E>,
     /// Entries in the submission queue that the kernel does not have yet.
     unsubmitted: usize,
     known: Option<Known>,
 }
+
+/// A ring for commands to drivers, whose entries have room for 80 bytes of a command.
+pub type CommandRing = Ring<squeue::Entry128>;
+
+/// A command to a driver (`IORING_OP_URING_CMD`).
+pub struct Command {
+    /// The driver's number of it.
+    pub operation: u32,
+    /// The driver's own bytes.
+    pub bytes: [u8; 80],
+    /// Where the list of its buffers is, and how many it has: `addr` and `len` of the entry. Null and 0 if it has none.
+    pub buffers: (*const Buffer, u32),
+}
+
+/// Memory of a command (readv(2)).
+pub use libc::iovec as Buffer;
+
+/// Where `len` is in an entry of the submission queue (io_uring_enter(2)); the crate's builder of commands leaves it out.
+const ENTRY_LEN_AT: usize = 24;
 
 /// Memory of which the kernel knows the parts that were used.
 struct Known {
@@ -33,6 +52,61 @@ enum Part {
     Registered,
     /// The limit on locked memory (RLIMIT_MEMLOCK) forbids it.
     Refused,
+}
+
+impl CommandRing {
+    /// A ring of `entries` for commands, which only the calling thread uses: what a driver has to do in this thread it does
+    /// when the thread waits (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1).
+    ///
+    /// # Errors
+    /// Where the kernel has no such rings, or forbids them.
+    pub fn for_commands(entries: u32) -> io::Result<Self> {
+        let mut builder = IoUring::<squeue::Entry128>::builder();
+        let ring = builder
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(entries)?;
+        // It saves the look-up of the descriptor; the kernel has few places for it.
+        let _ = ring.submitter().register_ring_fd();
+        Ok(Self {
+            ring,
+            unsubmitted: 0,
+            known: None,
+        })
+    }
+
+    /// Queues a command to the driver of `file`. Its end has `number`, and the driver's result.
+    ///
+    /// # Safety
+    /// File, list and buffers stay until the command's end was given back, and nobody else uses the buffers.
+    ///
+    /// # Panics
+    /// When the ring is full.
+    pub unsafe fn push_command(&mut self, file: RawFd, command: &Command, number: u64) {
+        let (buffers, count) = command.buffers;
+        let mut entry = opcode::UringCmd80::new(types::Fd(file), command.operation)
+            .cmd(command.bytes)
+            .addr(Some(buffers as u64))
+            .build()
+            .user_data(number);
+        // SAFETY: an entry is `repr(C)` and has 128 bytes, of which those of `len` are a number of 32 bits.
+        unsafe {
+            let len = (&raw mut entry).cast::<u8>().add(ENTRY_LEN_AT).cast::<u32>();
+            len.write_unaligned(count);
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.push(&entry) };
+    }
+
+    /// Queues a watch of `file`: when it can be read, an end has `number`.
+    ///
+    /// # Panics
+    /// When the ring is full.
+    pub fn push_watch(&mut self, file: RawFd, number: u64) {
+        let poll = opcode::PollAdd::new(types::Fd(file), libc::POLLIN as u32);
+        // SAFETY: no memory is involved, and the ring keeps a file that it watches.
+        unsafe { self.push(&poll.build().user_data(number).into()) };
+    }
 }
 
 impl Ring {
@@ -73,6 +147,22 @@ impl Ring {
         }
     }
 
+    /// Queues a read of `file` from `offset` on. Its end has `number`, and the count of bytes that were read.
+    ///
+    /// # Safety
+    /// File and bytes stay until its end was given back, and nobody else uses the bytes.
+    ///
+    /// # Panics
+    /// When the ring is full.
+    pub unsafe fn push_read(&mut self, file: RawFd, offset: u64, bytes: &mut [u8], number: u64) {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let read = opcode::Read::new(types::Fd(file), bytes.as_mut_ptr(), length).offset(offset);
+        // SAFETY: by this function's contract.
+        unsafe { self.push(&read.build().user_data(number)) };
+    }
+}
+
+impl<E: squeue::EntryMarker> Ring<E> {
     /// The descriptor, which becomes readable when an entry has ended.
     pub fn fd(&self) -> RawFd {
         self.ring.as_raw_fd()
@@ -132,24 +222,10 @@ impl Ring {
     ///
     /// # Panics
     /// When the ring is full.
-    pub unsafe fn push(&mut self, entry: &squeue::Entry) {
+    pub unsafe fn push(&mut self, entry: &E) {
         // SAFETY: by this function's contract.
         unsafe { self.ring.submission().push(entry) }.expect("no more entries than the ring has");
         self.unsubmitted += 1;
-    }
-
-    /// Queues a read of `file` from `offset` on. Its end has `number`, and the count of bytes that were read.
-    ///
-    /// # Safety
-    /// File and bytes stay until its end was given back, and nobody else uses the bytes.
-    ///
-    /// # Panics
-    /// When the ring is full.
-    pub unsafe fn push_read(&mut self, file: RawFd, offset: u64, bytes: &mut [u8], number: u64) {
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let read = opcode::Read::new(types::Fd(file), bytes.as_mut_ptr(), length).offset(offset);
-        // SAFETY: by this function's contract.
-        unsafe { self.push(&read.build().user_data(number)) };
     }
 
     /// Hands what is queued to the kernel by one system call; how many entries it took.
