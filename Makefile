@@ -36,7 +36,7 @@ unit:
 # With the build of the unit tests: it is there already, and keeps every assertion.
 system: build-deps
 	cargo build --workspace --lib --bins --tests --profile test
-	SWITCHYARD='$(CURDIR)/target/debug/switchyard' ./tests/system/run.sh
+	SWITCHYARD="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/switchyard" ./tests/system/run.sh
 
 fuzz: ## fuzz the wire formats (EXECUTIONS, SEED)
 	cargo run --release -p switchyard-wire --example fuzz -- --executions $(EXECUTIONS) --seed $(SEED)
