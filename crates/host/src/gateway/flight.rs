@@ -397,14 +397,7 @@ impl Flight {
                 self.ask_later(now, slot);
                 return None;
             }
-            Code::Latched
-                if set.replicas.len() > 1
-                    && now.since(*operation.latched.get_or_insert(now)) < EXPELLED_WITHIN =>
-            {
-                operation.again_at = now + LATCHED_AGAIN;
-                sooner(&mut self.scan_at, operation.again_at);
-                return None;
-            }
+            Code::Latched if self.awaits_expulsion(now, slot) => return None,
             Code::Damaged if self.try_elsewhere(now, slot) => return None,
             Code::Elsewhere => {
                 self.follow(now, slot, header);
@@ -602,6 +595,20 @@ impl Flight {
             self.launch(now, next);
         }
         operation
+    }
+
+    /// True while the replica whose medium has failed may be expelled: it is asked again.
+    #[cold]
+    fn awaits_expulsion(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &mut self.operations[slot];
+        let since = *operation.latched.get_or_insert(now);
+        let set = &self.volumes[operation.volume].sets[operation.set];
+        if set.replicas.len() == 1 || now.since(since) >= EXPELLED_WITHIN {
+            return false;
+        }
+        operation.again_at = now + LATCHED_AGAIN;
+        sooner(&mut self.scan_at, operation.again_at);
+        true
     }
 
     /// Takes out an operation, in flight or waiting.
