@@ -339,14 +339,17 @@ impl Digest<'_> {
     }
 
     fn create(&mut self, op: &Op<'_>) -> Result<(), Fault> {
-        let Action::Create {
-            entry,
-            mode,
-            uid,
-            gid,
-            device,
-            target,
-        } = &op.action
+        let (
+            Action::Create {
+                entry,
+                mode,
+                uid,
+                gid,
+                target,
+                ..
+            },
+            Some(inode),
+        ) = (&op.action, op.action.created(op.time))
         else {
             unreachable!("the caller passes one")
         };
@@ -360,20 +363,6 @@ impl Digest<'_> {
         if self.work.find(number)?.is_some() {
             return Err(Errno::Stale.into());
         }
-        let inode = Inode {
-            mode: *mode,
-            links: if is_directory { 2 } else { 1 },
-            uid: *uid,
-            gid: *gid,
-            size: target.len() as u64,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            device: *device,
-            parent: if is_directory { entry.parent } else { 0 },
-            ..Inode::default()
-        };
         let blocks = self.put_target(number, mode & TYPE_MASK == TYPE_LINK, target)?;
         self.put(number, Inode { blocks, ..inode })?;
         self.work.tree.raise_next_inode(number + 1);
@@ -698,21 +687,10 @@ impl Digest<'_> {
         self.work.admit(Room::Reserve)?;
         let mut inode = self.work.inode(number)?;
         self.grants.admit_set(number, &inode, changes)?;
-        if let Some(mode) = changes.mode {
-            if inode.mode & TYPE_MASK == TYPE_LINK {
-                return Err(Errno::NotSupported.into());
-            }
-            inode.mode = inode.mode & TYPE_MASK | mode;
+        if changes.mode.is_some() && inode.mode & TYPE_MASK == TYPE_LINK {
+            return Err(Errno::NotSupported.into());
         }
-        inode.uid = changes.uid.unwrap_or(inode.uid);
-        inode.gid = changes.gid.unwrap_or(inode.gid);
-        inode.atime = changes.atime.unwrap_or(inode.atime);
-        inode.mtime = changes.mtime.unwrap_or(inode.mtime);
-        inode.flags = changes.flags.unwrap_or(inode.flags);
-        inode.tier = changes.tier.unwrap_or(inode.tier);
-        if !changes.keeps_ctime {
-            inode.ctime = time;
-        }
+        changes.apply(&mut inode, time);
         Ok(self.put(number, inode)?)
     }
 }

@@ -8,8 +8,8 @@
 
 use crate::format::{BLOCK_BYTES, DEVICES_MAX, Place, RESERVED_BLOCKS};
 use crate::inode::{
-    TYPE_BLOCKS, TYPE_CHARACTERS, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, TYPE_PIPE, TYPE_SOCKET,
-    Time,
+    Inode, TYPE_BLOCKS, TYPE_CHARACTERS, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, TYPE_PIPE,
+    TYPE_SOCKET, Time,
 };
 use std::borrow::Cow;
 use thiserror::Error;
@@ -86,6 +86,24 @@ pub struct Changes {
     pub tier: Option<u8>,
     /// The ctime stays: a read sets the atime alone.
     pub keeps_ctime: bool,
+}
+
+impl Changes {
+    /// An inode with them.
+    pub fn apply(&self, inode: &mut Inode, time: Time) {
+        if let Some(mode) = self.mode {
+            inode.mode = inode.mode & TYPE_MASK | mode;
+        }
+        inode.uid = self.uid.unwrap_or(inode.uid);
+        inode.gid = self.gid.unwrap_or(inode.gid);
+        inode.atime = self.atime.unwrap_or(inode.atime);
+        inode.mtime = self.mtime.unwrap_or(inode.mtime);
+        inode.flags = self.flags.unwrap_or(inode.flags);
+        inode.tier = self.tier.unwrap_or(inode.tier);
+        if !self.keeps_ctime {
+            inode.ctime = time;
+        }
+    }
 }
 
 /// What becomes of a range of a file.
@@ -185,6 +203,38 @@ pub enum Action<'a> {
     },
     /// Nobody has the orphan open any more: it is deleted.
     Release,
+}
+
+impl Action<'_> {
+    /// The inode that a creation makes; its blocks are not counted. `None` of any other action.
+    pub(crate) fn created(&self, time: Time) -> Option<Inode> {
+        let Self::Create {
+            entry,
+            mode,
+            uid,
+            gid,
+            device,
+            target,
+        } = self
+        else {
+            return None;
+        };
+        let is_directory = mode & TYPE_MASK == TYPE_DIRECTORY;
+        Some(Inode {
+            mode: *mode,
+            links: if is_directory { 2 } else { 1 },
+            uid: *uid,
+            gid: *gid,
+            size: target.len() as u64,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            device: *device,
+            parent: if is_directory { entry.parent } else { 0 },
+            ..Inode::default()
+        })
+    }
 }
 
 /// One change of one inode.

@@ -13,7 +13,7 @@ use crate::format::{BLOCK_BYTES, Key, Kind, Place, hash_of};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_MASK, Time};
 use crate::media::{Error, Media, read_block};
 use crate::names::{Attribute, Dirent, kind_of};
-use crate::op::{Action, Allocation, Changes, Entry, Fate, OFFSET_MAX, Op, Target};
+use crate::op::{Action, Allocation, Entry, Fate, OFFSET_MAX, Op, Target};
 use crate::spans::{Cut, Spans};
 use crate::tree::{Tree, View};
 use crate::work::{extents_of, inode_of, senseless};
@@ -529,7 +529,7 @@ impl Taker<'_, '_, '_> {
             }
             Action::Set(changes) => {
                 let mut inode = self.inode(number)?;
-                set(&mut inode, changes, self.time);
+                changes.apply(&mut inode, self.time);
                 self.put(number, inode);
                 Ok(())
             }
@@ -571,34 +571,17 @@ impl Taker<'_, '_, '_> {
     }
 
     fn create(&mut self, op: &Op<'_>) -> Result<(), ReadError> {
-        let Action::Create {
-            entry,
-            mode,
-            uid,
-            gid,
-            device,
-            target,
-        } = &op.action
+        let (
+            Action::Create {
+                entry, mode, target, ..
+            },
+            Some(inode),
+        ) = (&op.action, op.action.created(self.time))
         else {
             unreachable!("the caller passes one")
         };
-        let (number, time, position) = (op.inode, self.time, self.position);
+        let (number, position) = (op.inode, self.position);
         let directory = self.inode(entry.parent)?;
-        let is_directory = mode & TYPE_MASK == TYPE_DIRECTORY;
-        let inode = Inode {
-            mode: *mode,
-            links: if is_directory { 2 } else { 1 },
-            uid: *uid,
-            gid: *gid,
-            size: target.len() as u64,
-            atime: time,
-            mtime: time,
-            ctime: time,
-            btime: time,
-            device: *device,
-            parent: if is_directory { entry.parent } else { 0 },
-            ..Inode::default()
-        };
         self.put(number, inode);
         if !target.is_empty() {
             let value = target.to_vec();
@@ -764,20 +747,5 @@ impl Taker<'_, '_, '_> {
         let content = self.overlay.contents.entry(number).or_default();
         content.blocks.set(blocks, At { position, value }, drop);
         Ok(())
-    }
-}
-
-fn set(inode: &mut Inode, changes: &Changes, time: Time) {
-    inode.mode = changes
-        .mode
-        .map_or(inode.mode, |mode| inode.mode & TYPE_MASK | mode);
-    inode.uid = changes.uid.unwrap_or(inode.uid);
-    inode.gid = changes.gid.unwrap_or(inode.gid);
-    inode.atime = changes.atime.unwrap_or(inode.atime);
-    inode.mtime = changes.mtime.unwrap_or(inode.mtime);
-    inode.flags = changes.flags.unwrap_or(inode.flags);
-    inode.tier = changes.tier.unwrap_or(inode.tier);
-    if !changes.keeps_ctime {
-        inode.ctime = time;
     }
 }

@@ -19,7 +19,7 @@ use fs::names::{Attribute, Dirent};
 use fs::op::{Action, Allocation, Changes, Entry, Fate, Op, Target};
 use fs::tree::{Tree, View};
 use fs::value::{ExtentRecord, Run};
-use process::{LOG, NONCE, RING, Rig, digest_log, frames, record, write_at};
+use process::{LOG, NONCE, RING, Rig, assert_attributes, digest_log, frames, record, write_at};
 use program::Program;
 use std::collections::BTreeMap;
 
@@ -72,40 +72,7 @@ fn assert_same(tree: &mut Tree, disks: &Disks, files: &Files, what: &str) {
         let seen = &found[&number];
         let inode = seen.inode.expect("it has its value");
         let what = format!("{what}, inode {number}");
-        let of_model = (
-            model.mode,
-            model.links,
-            model.uid,
-            model.gid,
-            model.device,
-            model.size,
-        );
-        let of_tree = (
-            inode.mode,
-            inode.links,
-            inode.uid,
-            inode.gid,
-            inode.device,
-            inode.size,
-        );
-        assert_eq!(of_tree, of_model, "{what}");
-        let of_model = (
-            model.flags,
-            model.tier,
-            model.atime,
-            model.mtime,
-            model.ctime,
-            model.btime,
-        );
-        let of_tree = (
-            inode.flags,
-            inode.tier,
-            inode.atime,
-            inode.mtime,
-            inode.ctime,
-            inode.btime,
-        );
-        assert_eq!(of_tree, of_model, "{what}");
+        assert_attributes(&inode, model, &what);
         assert_eq!(seen.attributes, model.attributes, "{what}");
         assert_body(disks, seen, (&inode, model), &what);
     }

@@ -9,7 +9,7 @@ use fs::files::{Body, Files};
 use fs::log::Ticket;
 use fs::overlay::{Below, Listed, Overlay, ReadError};
 use fs::tree::View;
-use process::Rig;
+use process::{Rig, assert_attributes};
 use program::Program;
 use std::collections::BTreeMap;
 
@@ -89,40 +89,7 @@ impl Reader {
             let (overlay, mut below) = self.below();
             let inode = overlay.inode(&mut below, number).expect("it is whole");
             let inode = inode.expect("it is there");
-            let of_model = (
-                model.mode,
-                model.links,
-                model.uid,
-                model.gid,
-                model.device,
-                model.size,
-            );
-            let found = (
-                inode.mode,
-                inode.links,
-                inode.uid,
-                inode.gid,
-                inode.device,
-                inode.size,
-            );
-            assert_eq!(found, of_model, "{what}");
-            let of_model = (
-                model.flags,
-                model.tier,
-                model.atime,
-                model.mtime,
-                model.ctime,
-                model.btime,
-            );
-            let found = (
-                inode.flags,
-                inode.tier,
-                inode.atime,
-                inode.mtime,
-                inode.ctime,
-                inode.btime,
-            );
-            assert_eq!(found, of_model, "{what}");
+            assert_attributes(&inode, model, &what);
             let names = overlay.attributes(&mut below, number).expect("it is whole");
             let of_model: Vec<_> = model.attributes.keys().cloned().collect();
             assert_eq!(names, of_model, "{what}");

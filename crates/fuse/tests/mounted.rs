@@ -5,6 +5,7 @@
     reason = "tests on a real kernel wait and have threads"
 )]
 
+#[macro_use]
 mod common;
 
 use common::memory::Behaviour;
@@ -28,18 +29,6 @@ fn served(behaviour: Behaviour) -> Served {
         behaviour,
         elsewhere: false,
     }
-}
-
-/// Makes a test for each transport.
-macro_rules! on_both {
-    ($($name:ident)+) => {
-        mod ring {
-            $(#[test] fn $name() { super::$name(super::Transport::Ring); })+
-        }
-        mod classic {
-            $(#[test] fn $name() { super::$name(super::Transport::Classic); })+
-        }
-    };
 }
 
 on_both! {

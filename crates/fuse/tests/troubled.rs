@@ -6,6 +6,7 @@
     reason = "tests on a real kernel wait and have threads"
 )]
 
+#[macro_use]
 mod common;
 
 use common::memory::{Behaviour, Memory};
@@ -35,18 +36,6 @@ const CACHING: Served = Served {
 /// The child of [`a_dead_server_fails_calls_and_is_named`] finds here where to mount, and over what.
 const PLACE: &str = "SWITCHYARD_FUSE_TEST_PLACE";
 const OVER: &str = "SWITCHYARD_FUSE_TEST_TRANSPORT";
-
-/// Makes a test for each transport.
-macro_rules! on_both {
-    ($($name:ident)+) => {
-        mod ring {
-            $(#[test] fn $name() { super::$name(super::Transport::Ring); })+
-        }
-        mod classic {
-            $(#[test] fn $name() { super::$name(super::Transport::Classic); })+
-        }
-    };
-}
 
 on_both! {
     a_signal_ends_a_slow_call

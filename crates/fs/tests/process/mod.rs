@@ -9,6 +9,7 @@ use crate::program::block;
 use base::{Device, MediaError};
 use fs::digest::{Batch, DigestError, Report, digest};
 use fs::edit::Room;
+use fs::files::Inode as ModelInode;
 use fs::format::{BLOCK_BYTES, Key, Kind, Place, ROOT_INODE};
 use fs::grants::{Grants, Rights};
 use fs::inode::Inode;
@@ -211,4 +212,42 @@ pub fn digest_log(tree: &mut Tree, disks: &mut Disks, grants: &mut Grants) -> Re
     let (start, frames) = frames(tree, disks);
     let batch = Batch::new((LOG, NONCE, start), &frames);
     digest(tree, disks, batch, (grants, &[0]))
+}
+
+/// Checks that an inode has the attributes of the model's.
+pub fn assert_attributes(inode: &Inode, model: &ModelInode, what: &str) {
+    let of_model = (
+        model.mode,
+        model.links,
+        model.uid,
+        model.gid,
+        model.device,
+        model.size,
+    );
+    let found = (
+        inode.mode,
+        inode.links,
+        inode.uid,
+        inode.gid,
+        inode.device,
+        inode.size,
+    );
+    assert_eq!(found, of_model, "{what}");
+    let of_model = (
+        model.flags,
+        model.tier,
+        model.atime,
+        model.mtime,
+        model.ctime,
+        model.btime,
+    );
+    let found = (
+        inode.flags,
+        inode.tier,
+        inode.atime,
+        inode.mtime,
+        inode.ctime,
+        inode.btime,
+    );
+    assert_eq!(found, of_model, "{what}");
 }

@@ -8,6 +8,18 @@
 
 pub mod memory;
 
+/// Makes a test for each transport.
+macro_rules! on_both {
+    ($($name:ident)+) => {
+        mod ring {
+            $(#[test] fn $name() { super::$name(super::Transport::Ring); })+
+        }
+        mod classic {
+            $(#[test] fn $name() { super::$name(super::Transport::Classic); })+
+        }
+    };
+}
+
 use fuse::mount::{Mount, MountOptions, UnmountError, mount};
 use fuse::transport::{Call, Choice, Config, End, Session, Transport, Wishes};
 use memory::{Behaviour, Memory};
