@@ -250,6 +250,7 @@ impl Flight {
             attempts: 0,
             asked: 0,
             epoch: 0,
+            numbered_in: 0,
             latched: None,
             sent_at: now,
             again_at: now,
@@ -286,7 +287,8 @@ impl Flight {
                     Kind::Mutate { base_epoch, .. } => base_epoch.unwrap_or(set.epoch),
                     _ => set.epoch,
                 };
-                (operation.number, operation.epoch) = (number, epoch);
+                (operation.number, operation.numbered_in) = (number, epoch);
+                operation.epoch = epoch;
                 self.send(now, slot);
             }
             None => set.line(&operation.kind).push(slot, operation.kind.is_bulk()),
@@ -597,12 +599,23 @@ impl Flight {
         operation
     }
 
-    /// True while the replica whose medium has failed may be expelled: it is asked again.
+    /// True while the replica whose medium has failed may be expelled: the primary is asked again.
+    ///
+    /// It answers what a number has ended with once for ever. So a mutation that failed with members of before is done with those
+    /// of now under another number. Its page is locked all the while: no other change comes between.
     #[cold]
     fn awaits_expulsion(&mut self, now: Instant, slot: u32) -> bool {
         let operation = &mut self.operations[slot];
         let since = *operation.latched.get_or_insert(now);
-        let set = &self.volumes[operation.volume].sets[operation.set];
+        let (volume, number) = (operation.volume, operation.set);
+        let set = &mut self.volumes[volume].sets[number];
+        if matches!(operation.kind, Kind::Mutate { .. }) && operation.epoch != operation.numbered_in {
+            set.end_mutation(core::mem::take(&mut operation.number));
+            (operation.attempts, operation.latched) = (0, None);
+            set.waiting_mutations.push(slot, operation.kind.is_bulk());
+            self.launch_waiting(now, volume, number);
+            return true;
+        }
         if set.replicas.len() == 1 || now.since(since) >= EXPELLED_WITHIN {
             return false;
         }

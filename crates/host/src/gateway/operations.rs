@@ -79,6 +79,8 @@ pub(super) struct Operation {
     pub asked: u8,
     /// Of a mutation: the epoch it was sent in last.
     pub epoch: u32,
+    /// Of a mutation: the epoch in which it got its number.
+    pub numbered_in: u32,
     /// When a replica said first that its medium has failed.
     pub latched: Option<Instant>,
     pub sent_at: Instant,
