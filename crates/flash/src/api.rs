@@ -210,10 +210,6 @@ pub struct VssdStats {
     pub flushes: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
-    /// Lowest erase count of a block.
-    pub erase_count_min: u32,
-    /// Highest erase count of a block.
-    pub erase_count_max: u32,
     /// Mean erase count.
     pub erase_count_mean: f64,
     /// Blocks it has: its own, without those lent, with those borrowed.

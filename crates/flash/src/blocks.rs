@@ -9,7 +9,7 @@
 
 use crate::geometry::RESERVE_BLOCKS;
 use crate::mapping::NONE;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -262,9 +262,18 @@ impl Blocks {
         self.free_count() - self.borrowed_free.len() as u32
     }
 
-    /// The blocks that no other member of the group has.
-    pub(crate) fn present(&self) -> impl Iterator<Item = &Block> {
-        self.blocks.iter().filter(|block| block.state != State::Foreign)
+    /// The lowest and the highest number of erases of the blocks that no other member of the group has.
+    pub(crate) fn erases(&self) -> RangeInclusive<u32> {
+        let home = self.home.start * self.blocks_per_unit..self.home.end * self.blocks_per_unit;
+        let present = home.chain(self.borrowed.iter().copied());
+        let present = present
+            .map(|id| self.get(id))
+            .filter(|block| block.state != State::Foreign);
+        let (mut lowest, mut highest) = (u32::MAX, 0);
+        for block in present {
+            (lowest, highest) = (lowest.min(block.erases), highest.max(block.erases));
+        }
+        lowest.min(highest)..=highest
     }
 
     /// Blocks that are being filled.

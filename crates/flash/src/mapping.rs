@@ -38,14 +38,16 @@ struct Row {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     rows: Vec<Row>,
-    owner: Vec<u32>,
+    /// Per block: of its pages. Empty before any of them had one: of a channel group's blocks a member has few.
+    owner: Vec<Box<[u32]>>,
+    pages_per_block: u32,
     damaged: Vec<u64>,
     damaged_count: u32,
     mapped_count: u32,
 }
 
 impl Mapping {
-    pub(crate) fn new(logical_pages: u32, physical_pages: u32) -> Self {
+    pub(crate) fn new(logical_pages: u32, blocks: u32, pages_per_block: u32) -> Self {
         Self {
             rows: vec![
                 Row {
@@ -54,7 +56,8 @@ impl Mapping {
                 };
                 logical_pages as usize
             ],
-            owner: vec![NONE; physical_pages as usize],
+            owner: vec![Box::default(); blocks as usize],
+            pages_per_block,
             damaged: vec![0; (logical_pages as usize).div_ceil(64)],
             damaged_count: 0,
             mapped_count: 0,
@@ -78,27 +81,37 @@ impl Mapping {
     pub(crate) fn set(&mut self, lpn: u32, mapped: Mapped) -> Option<u32> {
         let old = core::mem::replace(&mut self.rows[lpn as usize].mapped, mapped);
         if mapped.ppn != NONE {
-            self.owner[mapped.ppn as usize] = lpn;
+            self.set_owner(mapped.ppn, lpn);
             self.mapped_count += 1;
         }
         if old.ppn == NONE {
             return None;
         }
         self.mapped_count -= 1;
-        assert_eq!(self.owner[old.ppn as usize], lpn, "a mapped page names its owner");
+        assert_eq!(self.owner(old.ppn), lpn, "a mapped page names its owner");
         if old.ppn != mapped.ppn {
-            self.owner[old.ppn as usize] = NONE;
+            self.set_owner(old.ppn, NONE);
         }
         Some(old.ppn)
     }
 
     /// Content of a physical page: a logical page, [`RECORD`] or [`NONE`].
     pub(crate) fn owner(&self, ppn: u32) -> u32 {
-        self.owner[ppn as usize]
+        let of_block = &self.owner[(ppn / self.pages_per_block) as usize];
+        let owner = of_block.get((ppn % self.pages_per_block) as usize);
+        owner.copied().unwrap_or(NONE)
+    }
+
+    fn set_owner(&mut self, ppn: u32, owner: u32) {
+        let of_block = &mut self.owner[(ppn / self.pages_per_block) as usize];
+        if of_block.is_empty() {
+            *of_block = vec![NONE; self.pages_per_block as usize].into();
+        }
+        of_block[(ppn % self.pages_per_block) as usize] = owner;
     }
 
     pub(crate) fn set_record(&mut self, ppn: u32, live: bool) {
-        self.owner[ppn as usize] = if live { RECORD } else { NONE };
+        self.set_owner(ppn, if live { RECORD } else { NONE });
     }
 
     pub(crate) fn buffered(&self, lpn: u32) -> Option<u32> {

@@ -55,7 +55,7 @@ impl Pages {
         let ops = Ops::new(&config, &share, pool, nand);
         let units = share.units();
         Self {
-            mapping: Mapping::new(config.logical_pages, share.blocks() * share.pages_per_block()),
+            mapping: Mapping::new(config.logical_pages, share.blocks(), share.pages_per_block()),
             blocks: Blocks::new(
                 units,
                 home,

@@ -12,7 +12,7 @@ use crate::layout::{ENTRY_BYTES, Share};
 use crate::mapping::NONE;
 use crate::oob::{Decoded, Entry};
 use crate::pages::Pages;
-use crate::recover::{Recovered, Scanned, load};
+use crate::recover::{Of, Recovered, Scanned, load};
 use crate::trim::Trims;
 use crate::vssd::Vssd;
 use base::{Device, Pool, VssdId};
@@ -33,7 +33,7 @@ impl Vssd {
     ) -> Result<(Vssd, RecoveryReport), RecoverError> {
         let model = Model::own(&config);
         let share = config.share();
-        let state = load(medium, &share, config.instance, &[], config.logical_pages)?;
+        let state = load(medium, &[of(&config, &share)]).pop().expect("of one vSSD")?;
         build(config, pool, medium, model, state, |_| Fate::Own)
     }
 
@@ -59,6 +59,14 @@ impl Vssd {
     }
 }
 
+fn of<'a>(config: &VssdConfig, share: &'a Share) -> Of<'a> {
+    Of {
+        share,
+        instance: config.instance,
+        logical_pages: config.logical_pages,
+    }
+}
+
 /// Whose a block of a group is.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
@@ -80,25 +88,17 @@ fn recover_group(
     medium: &dyn Device,
 ) -> Result<(ChannelGroup, Members), (VssdId, RecoverError)> {
     let group = ChannelGroup::new(&configs[0]);
-    let instances: Vec<u32> = configs.iter().map(|config| config.instance).collect();
+    let shares: Vec<Share> = configs.iter().map(VssdConfig::share).collect();
+    let all: Vec<Of<'_>> = configs
+        .iter()
+        .zip(&shares)
+        .map(|(config, share)| of(config, share))
+        .collect();
     let mut states = Vec::with_capacity(configs.len());
-    for config in &configs {
-        let others: Vec<u32> = instances
-            .iter()
-            .copied()
-            .filter(|i| *i != config.instance)
-            .collect();
-        let state = load(
-            medium,
-            &config.share(),
-            config.instance,
-            &others,
-            config.logical_pages,
-        );
+    for (config, state) in configs.iter().zip(load(medium, &all)) {
         states.push(state.map_err(|error| (config.id, error))?);
     }
     let owners = owners(&configs[0], &mut states).map_err(|error| (configs[0].id, error))?;
-    let shares: Vec<Share> = configs.iter().map(VssdConfig::share).collect();
     let mut members = Vec::with_capacity(configs.len());
     for (member, (config, state)) in configs.into_iter().zip(states).enumerate() {
         let share = &shares[member];

@@ -80,8 +80,8 @@ struct Loader<'a> {
     medium: &'a dyn Device,
     share: &'a Share,
     instance: u32,
-    /// The other members of its channel group.
-    others: &'a [u32],
+    /// All members of its channel group.
+    group: &'a [u32],
     /// Erase count and fill per block according to the checkpoint.
     known: Vec<(u32, u32)>,
     /// Records up to this are dead.
@@ -93,39 +93,151 @@ struct Loader<'a> {
     state: Recovered,
 }
 
-/// Reads the state of a vSSD, `others` being the instances of its channel group's other members; changes nothing.
-pub(crate) fn load(
-    medium: &dyn Device,
-    share: &Share,
-    instance: u32,
-    others: &[u32],
-    logical_pages: u32,
-) -> Result<Recovered, RecoverError> {
-    let mut loader = Loader::new(medium, share, instance, others, logical_pages)?;
-    loader.scan()?;
-    let state = &mut loader.state;
-    let (claimed, used) = (state.checkpoint_claimed, state.report.checkpoint);
-    if claimed > used + 1 {
-        return Err(RecoverError::CheckpointLost { number: claimed });
+/// A vSSD of which the state is read.
+pub(crate) struct Of<'a> {
+    pub(crate) share: &'a Share,
+    pub(crate) instance: u32,
+    pub(crate) logical_pages: u32,
+}
+
+/// Reads the states of all members of a channel group, or of a vSSD that has channels of its own; changes nothing. What they
+/// share of the out-of-band area is read once.
+pub(crate) fn load(medium: &dyn Device, members: &[Of<'_>]) -> Vec<Result<Recovered, RecoverError>> {
+    let instances: Vec<u32> = members.iter().map(|member| member.instance).collect();
+    let mut loaders: Vec<_> = members
+        .iter()
+        .map(|member| Loader::new(medium, member, &instances))
+        .collect();
+    let of_use: Vec<&mut Loader<'_>> = loaders.iter_mut().flatten().collect();
+    if let Err(error) = scan(medium, of_use) {
+        return members.iter().map(|_| Err(error)).collect();
     }
-    state.report.fell_back = claimed > used;
-    state.checkpoint_claimed = claimed.max(used);
-    loader.read_records()?;
-    let programmed = loader.programmed();
-    loader.choose();
-    loader.check_destroyed_entries()?;
-    loader.check_programmed_anew(&programmed)?;
-    Ok(loader.state)
+    loaders
+        .into_iter()
+        .map(|loader| loader.and_then(Loader::judge))
+        .collect()
+}
+
+/// Entries of a block.
+struct BlockEntries {
+    block: u32,
+    /// By page.
+    decoded: Vec<Decoded>,
+    /// Whose entries there are at their places, each with its newest generation.
+    generations: Vec<(u32, u32)>,
+    /// Whose entries there are, wherever they belong.
+    instances: Vec<u32>,
+    has_damage: bool,
+}
+
+impl BlockEntries {
+    /// Of the bytes of a block's out-of-band pages.
+    fn read(block: u32, bytes: &mut [u8], share: &Share) -> Self {
+        let (per_page, per_block) = (share.entries_per_page(), share.pages_per_block());
+        let mut entries = Self {
+            block,
+            decoded: Vec::with_capacity(per_block as usize),
+            generations: Vec::new(),
+            instances: Vec::new(),
+            has_damage: false,
+        };
+        for (index, bytes) in (0u32..).zip(bytes.chunks_exact_mut(share.page_bytes())) {
+            let count = per_page.min(per_block - index * per_page) as usize;
+            for at in bytes.chunks_exact_mut(ENTRY_BYTES).take(count) {
+                entries.add(block * per_block, Entry::decode(at));
+            }
+        }
+        entries
+    }
+
+    fn add(&mut self, first: u32, decoded: Decoded) {
+        let ppn = first + self.decoded.len() as u32;
+        self.decoded.push(decoded);
+        match decoded {
+            Decoded::Valid(e) | Decoded::Corrected(e) => {
+                if !self.instances.contains(&e.instance) {
+                    self.instances.push(e.instance);
+                }
+                if e.ppn != ppn {
+                    return;
+                }
+                match self.generations.iter_mut().find(|known| known.0 == e.instance) {
+                    Some(known) => known.1 = known.1.max(e.generation),
+                    None => self.generations.push((e.instance, e.generation)),
+                }
+            }
+            Decoded::Damaged => self.has_damage = true,
+            Decoded::Empty => {}
+        }
+    }
+
+    /// As a member sees it, without the entries of others.
+    fn of(&self, instance: u32) -> Vec<Decoded> {
+        if !self.has_damage && !self.instances.contains(&instance) {
+            return Vec::new();
+        }
+        let first = self.block * self.decoded.len() as u32;
+        let seen = |(ppn, decoded): (u32, &Decoded)| match *decoded {
+            Decoded::Valid(e) | Decoded::Corrected(e) if e.instance != instance => Decoded::Empty,
+            Decoded::Valid(e) | Decoded::Corrected(e) if e.ppn != ppn => Decoded::Damaged,
+            other => other,
+        };
+        (first..).zip(&self.decoded).map(seen).collect()
+    }
+}
+
+/// Reads the whole out-of-band area, neighbouring blocks together.
+fn scan(medium: &dyn Device, mut loaders: Vec<&mut Loader<'_>>) -> Result<(), RecoverError> {
+    let Some(share) = loaders.first().map(|loader| loader.share) else {
+        return Ok(());
+    };
+    let block_bytes = share.oob_pages_per_block() as usize * share.page_bytes();
+    let together = (WINDOW_BYTES / block_bytes).max(1) as u32;
+    let mut bytes = vec![0; together as usize * block_bytes];
+    let (mut block, mut sum) = (0, 0);
+    while block < share.blocks() {
+        let run = share.oob_run(block, together);
+        let bytes = &mut bytes[..run as usize * block_bytes];
+        let offset = share.oob_offset(block, 0);
+        if medium.read_at(offset, bytes).is_err() {
+            read_singly(medium, share.page_bytes(), offset, bytes)?;
+        }
+        sum = crc32c::crc32c_append(sum, bytes);
+        for of_block in bytes.chunks_exact_mut(block_bytes) {
+            let entries = BlockEntries::read(block, of_block, share);
+            loaders.iter_mut().for_each(|loader| loader.take_block(&entries));
+            block += 1;
+        }
+    }
+    for loader in loaders {
+        loader.state.salt = crc32c::crc32c_append(loader.instance, &sum.to_le_bytes());
+    }
+    Ok(())
+}
+
+/// Reads page by page, to name the one that cannot be read.
+fn read_singly(
+    medium: &dyn Device,
+    page_bytes: usize,
+    start: u64,
+    bytes: &mut [u8],
+) -> Result<(), RecoverError> {
+    for (index, page) in bytes.chunks_exact_mut(page_bytes).enumerate() {
+        let offset = start + (index * page_bytes) as u64;
+        medium
+            .read_at(offset, page)
+            .map_err(|_| RecoverError::Media { offset })?;
+    }
+    Ok(())
 }
 
 impl<'a> Loader<'a> {
-    fn new(
-        medium: &'a dyn Device,
-        share: &'a Share,
-        instance: u32,
-        others: &'a [u32],
-        logical_pages: u32,
-    ) -> Result<Self, RecoverError> {
+    fn new(medium: &'a dyn Device, of: &Of<'a>, group: &'a [u32]) -> Result<Self, RecoverError> {
+        let &Of {
+            share,
+            instance,
+            logical_pages,
+        } = of;
         let read = |slot| {
             let offset = share.piece_offset(slot, 0);
             Loaded::read(medium, share, slot, instance, logical_pages)
@@ -156,7 +268,7 @@ impl<'a> Loader<'a> {
             medium,
             share,
             instance,
-            others,
+            group,
             known: best.blocks,
             records_floor: header.covered_before,
             candidates: Vec::new(),
@@ -180,67 +292,28 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// Reads the whole out-of-band area, neighbouring blocks together.
-    fn scan(&mut self) -> Result<(), RecoverError> {
-        let block_bytes = self.share.oob_pages_per_block() as usize * self.share.page_bytes();
-        let together = (WINDOW_BYTES / block_bytes).max(1) as u32;
-        let mut bytes = vec![0; together as usize * block_bytes];
-        let mut block = 0;
-        while block < self.share.blocks() {
-            let run = self.share.oob_run(block, together);
-            let bytes = &mut bytes[..run as usize * block_bytes];
-            let offset = self.share.oob_offset(block, 0);
-            if self.medium.read_at(offset, bytes).is_err() {
-                self.read_singly(offset, bytes)?;
-            }
-            for of_block in bytes.chunks_exact_mut(block_bytes) {
-                self.scan_block(block, of_block)?;
-                block += 1;
-            }
+    /// What the newest checkpoint and the entries say.
+    fn judge(mut self) -> Result<Recovered, RecoverError> {
+        let state = &mut self.state;
+        let (claimed, used) = (state.checkpoint_claimed, state.report.checkpoint);
+        if claimed > used + 1 {
+            return Err(RecoverError::CheckpointLost { number: claimed });
         }
-        Ok(())
+        state.report.fell_back = claimed > used;
+        state.checkpoint_claimed = claimed.max(used);
+        self.read_records()?;
+        let programmed = self.programmed();
+        self.choose();
+        self.check_destroyed_entries()?;
+        self.check_programmed_anew(&programmed)?;
+        Ok(self.state)
     }
 
-    /// Reads page by page, to name the one that cannot be read.
-    fn read_singly(&self, start: u64, bytes: &mut [u8]) -> Result<(), RecoverError> {
-        let page_bytes = self.share.page_bytes();
-        for (index, page) in bytes.chunks_exact_mut(page_bytes).enumerate() {
-            let offset = start + (index * page_bytes) as u64;
-            self.medium
-                .read_at(offset, page)
-                .map_err(|_| RecoverError::Media { offset })?;
-        }
-        Ok(())
-    }
-
-    /// Entries of a block, by page, and the newest generation of other members of the group.
-    fn entries(&mut self, block: u32, bytes: &mut [u8]) -> (Vec<Decoded>, Option<u32>) {
-        let mut theirs = None;
-        let (per_page, per_block) = (self.share.entries_per_page(), self.share.pages_per_block());
-        let mut entries = Vec::with_capacity(per_block as usize);
-        self.state.salt = crc32c::crc32c_append(self.state.salt, bytes);
-        for (index, bytes) in (0u32..).zip(bytes.chunks_exact_mut(self.share.page_bytes())) {
-            let count = per_page.min(per_block - index * per_page) as usize;
-            for at in bytes.chunks_exact_mut(ENTRY_BYTES).take(count) {
-                let ppn = block * per_block + entries.len() as u32;
-                let decoded = match Entry::decode(at) {
-                    Decoded::Valid(e) | Decoded::Corrected(e) if e.instance != self.instance => {
-                        if e.ppn == ppn && self.others.contains(&e.instance) {
-                            theirs = theirs.max(Some(e.generation));
-                        }
-                        Decoded::Empty
-                    }
-                    Decoded::Valid(e) | Decoded::Corrected(e) if e.ppn != ppn => Decoded::Damaged,
-                    other => other,
-                };
-                entries.push(decoded);
-            }
-        }
-        (entries, theirs)
-    }
-
-    fn scan_block(&mut self, block: u32, bytes: &mut [u8]) -> Result<(), RecoverError> {
-        let (decoded, theirs) = self.entries(block, bytes);
+    fn take_block(&mut self, entries: &BlockEntries) {
+        let block = entries.block;
+        let is_theirs = |of: &&(u32, u32)| of.0 != self.instance && self.group.contains(&of.0);
+        let theirs = entries.generations.iter().filter(is_theirs).map(|of| of.1).max();
+        let decoded = entries.of(self.instance);
         let first = block * self.share.pages_per_block();
         let (erases, fill) = self.known[block as usize];
         let mut entries = Vec::new();
@@ -292,7 +365,6 @@ impl<'a> Loader<'a> {
         for (_, entry) in entries {
             self.take_entry(&entry);
         }
-        Ok(())
     }
 
     fn take_entry(&mut self, entry: &Entry) {

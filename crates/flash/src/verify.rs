@@ -5,7 +5,7 @@ use crate::bulk::read_pages;
 use crate::checkpoint::Loaded;
 use crate::layout::{Layout, Share};
 use crate::mapping::{Mapped, NONE};
-use crate::recover::{self, Finding};
+use crate::recover::{self, Finding, Of, Recovered};
 use crate::ssd::{OpenError, SLOTS, Ssd};
 use crate::superblock::{Slot, VssdEntry, read_slot};
 use base::{Device, Lpn, VssdId};
@@ -84,42 +84,54 @@ pub fn verify(
         done: 0,
         total: ssd.vssds().iter().map(|v| u64::from(v.logical_pages)).sum(),
     };
-    for entry in ssd.vssds() {
-        let share = Share::new(ssd.geometry(), page_bytes, entry.channels, entry.isolation);
-        let others = ssd
-            .vssds()
+    let mut left: Vec<&VssdEntry> = ssd.vssds().iter().collect();
+    while let Some(&first) = left.first() {
+        let (group, rest) = left
+            .into_iter()
+            .partition::<Vec<_>, _>(|entry| *entry == first || entry.shares_with(first));
+        left = rest;
+        let share_of =
+            |entry: &&VssdEntry| Share::new(ssd.geometry(), page_bytes, entry.channels, entry.isolation);
+        let shares: Vec<Share> = group.iter().map(share_of).collect();
+        let members: Vec<Of<'_>> = group
             .iter()
-            .filter(|other| *other != entry && other.shares_with(entry));
-        let mut check = Check {
-            medium,
-            share,
-            others: others.map(|other| other.instance).collect(),
-            entry,
-            report: &mut report,
-        };
-        check.run(&mut state, progress);
+            .zip(&shares)
+            .map(|(entry, share)| Of {
+                share,
+                instance: entry.instance,
+                logical_pages: entry.logical_pages,
+            })
+            .collect();
+        let loaded = recover::load(medium, &members);
+        for ((entry, share), loaded) in group.into_iter().zip(&shares).zip(loaded) {
+            let mut check = Check {
+                medium,
+                share,
+                entry,
+                report: &mut report,
+            };
+            check.run(loaded, &mut state, progress);
+        }
     }
     Ok(report)
 }
 
 struct Check<'a> {
     medium: &'a dyn Device,
-    share: Share,
-    others: Vec<u32>,
+    share: &'a Share,
     entry: &'a VssdEntry,
     report: &'a mut VerifyReport,
 }
 
 impl Check<'_> {
-    fn run(&mut self, state: &mut Progress, progress: &mut dyn FnMut(Progress)) {
+    fn run(
+        &mut self,
+        loaded: Result<Recovered, RecoverError>,
+        state: &mut Progress,
+        progress: &mut dyn FnMut(Progress),
+    ) {
         self.report.vssds += 1;
-        match recover::load(
-            self.medium,
-            &self.share,
-            self.entry.instance,
-            &self.others,
-            self.entry.logical_pages,
-        ) {
+        match loaded {
             Ok(recovered) => {
                 if recovered.report.fell_back {
                     self.checkpoint_damaged(recovered.report.checkpoint + 1);
@@ -165,7 +177,7 @@ impl Check<'_> {
     fn check_older_checkpoint(&mut self, number: u32) {
         let slot = (number + 1) % 2;
         let (instance, logical) = (self.entry.instance, self.entry.logical_pages);
-        if Loaded::read(self.medium, &self.share, slot, instance, logical).is_err() {
+        if Loaded::read(self.medium, self.share, slot, instance, logical).is_err() {
             let place = Where {
                 offset: self.share.piece_offset(slot, 0),
                 ..Where::default()

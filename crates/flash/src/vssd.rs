@@ -25,6 +25,8 @@ use crate::ops::{Op, OpKind};
 use crate::pages::Pages;
 use crate::trim::Trims;
 use base::{Instant, Lpn, MediaDone, MediaError, Page, Pool, Version};
+
+use core::ops::RangeInclusive;
 use std::collections::VecDeque;
 
 /// One vSSD: flash translation, garbage collection, timing. Drive it like a [`base::Machine`].
@@ -270,8 +272,6 @@ impl Vssd {
             reads: self.reads,
             flushes: self.rounds.count(),
             checkpoints: self.checkpoints.count(),
-            erase_count_min: blocks.present().map(|b| b.erases).min().unwrap_or(0),
-            erase_count_max: blocks.present().map(|b| b.erases).max().unwrap_or(0),
             erase_count_mean: blocks.erases_mean(),
             blocks: blocks.owned(),
             free_blocks: blocks.free_count(),
@@ -281,6 +281,11 @@ impl Vssd {
             live_pages: mapping.mapped_count(),
             damaged_pages: mapping.damaged_count(),
         }
+    }
+
+    /// The lowest and the highest number of erases of its blocks. It looks at all of them.
+    pub fn erase_counts(&self) -> RangeInclusive<u32> {
+        self.pages.blocks.erases()
     }
 
     /// Pages that collection has moved, and blocks that were erased, since the start.

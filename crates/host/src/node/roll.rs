@@ -48,17 +48,12 @@ pub(super) fn emit(mut status: NodeStatus, from: u32) -> Vec<u8> {
     }
 }
 
-/// The part that tells of the first `count` vSSDs of these, which begin at `from`.
+/// The part that tells of the first `count` vSSDs of these, which begin at `from` and ascend.
 fn part(roll: &Roll, here: &[u32], from: u32, count: usize) -> RollPart {
     let told = &here[..count];
-    let only = |vssds: &[u32]| vssds.iter().copied().filter(|vssd| told.contains(vssd)).collect();
-    let pairs = |pairs: &[(u32, u32)]| {
-        pairs
-            .iter()
-            .copied()
-            .filter(|(vssd, _)| told.contains(vssd))
-            .collect()
-    };
+    let is_told = |vssd: u32| told.binary_search(&vssd).is_ok();
+    let only = |vssds: &[u32]| vssds.iter().copied().filter(|vssd| is_told(*vssd)).collect();
+    let pairs = |pairs: &[(u32, u32)]| pairs.iter().copied().filter(|(vssd, _)| is_told(*vssd)).collect();
     RollPart {
         roll: Roll {
             here: told.to_vec(),

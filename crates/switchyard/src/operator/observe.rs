@@ -49,7 +49,7 @@ fn merged(stages: Vec<Stages>) -> Stages {
 
 /// One vSSD.
 fn vssd(unit: &Unit) -> api::Vssd {
-    let (stats, flash) = (unit.stats(), unit.flash().stats());
+    let (stats, flash, erases) = (unit.stats(), unit.flash().stats(), unit.flash().erase_counts());
     api::Vssd {
         id: unit.identity().vssd.0,
         serving: unit.is_serving(),
@@ -68,8 +68,8 @@ fn vssd(unit: &Unit) -> api::Vssd {
         gc_programs: flash.gc_programs,
         record_programs: flash.record_programs,
         erases: flash.erases,
-        erase_count_min: flash.erase_count_min,
-        erase_count_max: flash.erase_count_max,
+        erase_count_min: *erases.start(),
+        erase_count_max: *erases.end(),
         flushes: flash.flushes,
         checkpoints: flash.checkpoints,
         live_pages: u64::from(flash.live_pages),
