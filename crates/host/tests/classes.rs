@@ -1,10 +1,8 @@
 //! The class goes with the request: what a bulk client has waiting at a set does not stand before a request that waits for latency.
 
-mod support;
-
+use crate::support::{VOLUME, gateway, poll_all};
 use base::{BlockOp, BlockRequest, Instant, Machine, Pages, Pool, SectorRange};
 use host::{Gateway, Input};
-use support::{VOLUME, gateway, poll_all};
 use wire::rack::{Code, Header, Op, Packet};
 
 /// More reads of a page than a set has in flight.

@@ -1,11 +1,9 @@
 //! Reads under a central controller that decides about collection (RackBlox (Software), RackBlox §4.1): a server that
 //! collects names the replica that does not, and the client asks there.
 
-mod support;
-
+use crate::support::{VOLUME, gateway, poll_all};
 use base::{BlockOp, BlockRequest, Instant, Machine, Page, Pages, Pool, SectorRange, VssdId};
 use host::{Gateway, Input};
-use support::{VOLUME, gateway, poll_all};
 use wire::rack::{Code, Header, Op, Packet, flags};
 
 fn read(gateway: &mut Gateway) -> Header {

@@ -1,11 +1,9 @@
 //! Nodes and another rack than theirs: one whose registry was lost and begun anew, or a stranger's.
 
-mod support;
-
+use crate::support::World;
 use base::VssdId;
 use rack::control::{Intent, Open, Terms, emit_rack};
 use rack::membership::Membership;
-use support::World;
 use uuid::Uuid;
 use wire::rack::{Code, Op};
 

@@ -1,7 +1,6 @@
 //! A node and images that are not what it is asked for: of another volume, of another set, of another node.
 
-mod support;
-
+use crate::support::{World, addr};
 use base::{Instant, NodeId, Pool, Version, VssdId, limits::SECTOR_BYTES};
 use host::node::StartError;
 use host::{Node, NodeConfig};
@@ -10,7 +9,6 @@ use rack::inventory::Inventory;
 use rack::membership::Membership;
 use rack::part::{Part, mark_of, mark_since, marked};
 use rack::registry::Durability;
-use support::{World, addr};
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 

@@ -1,8 +1,7 @@
 //! A gateway takes over: what the last one sends is refused, also after the node has started again, and the new one changes
 //! nothing before the node has kept that.
 
-mod support;
-
+use crate::support::{VSSD, World, addr};
 use base::{
     Addr, BlockError, BlockOp, BlockRequest, Duration, Instant, Machine, NodeId, Pages, Pool, SectorRange,
     VolumeId,
@@ -11,7 +10,6 @@ use host::gateway::VolumeState;
 use host::{Gateway, GatewayConfig, Input, Output};
 use rack::control::Intent;
 use rack::registry::{ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
-use support::{VSSD, World, addr};
 use wire::rack::{Code, Header, Op, Packet};
 
 fn last_code(world: &World) -> Code {

@@ -1,7 +1,6 @@
 //! Nodes, ToRs and gateways in a rack whose level they know, or do not.
 
-mod support;
-
+use crate::support::{World, addr, gateway};
 use base::event::Kind;
 use base::limits::SECTOR_BYTES;
 use base::{Addr, Duration, Instant, Machine, NodeId, Pool, VssdId};
@@ -9,7 +8,6 @@ use host::operator::{Call, carry_out};
 use host::{Gateway, Input, Output, Tor, TorConfig};
 use rack::control::NodeStatus;
 use rack::level::{Levels, Software};
-use support::{World, addr, gateway};
 use wire::rack::{Code, Header, Op, Packet};
 
 const OLD: Levels = Levels::UNTOLD;

@@ -1,13 +1,11 @@
 //! A node with many vSSDs.
 
-mod support;
-
+use crate::support::{World, addr, gateway};
 use base::{Addr, Instant, Machine, NodeId, Pool, VssdId};
 use flash::{Geometry, Ssd};
 use host::{Input, Node, NodeConfig, Output};
 use rack::control::{Intent, Open, Terms};
 use rack::membership::Membership;
-use support::{World, addr, gateway};
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 

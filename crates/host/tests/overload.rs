@@ -1,16 +1,14 @@
 //! Nobody slows down further what is slow: a gateway asks about a write that is not answered, and sends its page again only if the node does
 //! not have it.
 
-mod support;
-
+use crate::support::{VOLUME, World, poll_all};
 use base::{BlockOp, BlockRequest, Instant, Machine, Pages, Pool, SectorRange, VssdId};
 use host::{Gateway, Input};
-use support::{VOLUME, World, poll_all};
 use wire::rack::{Code, Header, Op, Packet};
 
 /// A gateway whose one vSSD is open.
 fn gateway(pool: &Pool) -> Gateway {
-    let (mut gateway, opened) = support::gateway(pool, &[1]);
+    let (mut gateway, opened) = crate::support::gateway(pool, &[1]);
     let open = opened
         .iter()
         .find(|header| header.op == Op::Open)

@@ -1,8 +1,6 @@
 //! A clean stop of a node ends with a checkpoint, and a latched vSSD does not hold it up.
 
-mod support;
-
-use support::World;
+use crate::support::World;
 
 #[test]
 fn a_clean_stop_ends_with_a_checkpoint_that_leaves_nothing_to_replay() {

@@ -1,12 +1,10 @@
 //! A vSSD whose metadata are damaged, beside others of its node.
 
-mod support;
-
+use crate::support::{VSSD, World};
 use base::VssdId;
 use base::limits::PAGE_BYTES;
 use rack::control::{Intent, Open, Terms};
 use rack::membership::Membership;
-use support::{VSSD, World};
 use uuid::Uuid;
 use wire::rack::{Code, Op};
 
