@@ -548,7 +548,7 @@ impl Replica {
         }
         key.pending &= !(1 << peer);
         if header.code != Code::SoftOrOk {
-            key.failure = Some(header.code);
+            key.peer_failure = Some(header.code);
         }
         self.settle(slot);
     }
@@ -589,7 +589,8 @@ impl Replica {
         if key.pending != 0 || !key.own_persisted || self.is_fenced() {
             return;
         }
-        let (lpn, version, code) = (key.lpn, key.data.version, key.failure.unwrap_or(Code::SoftOrOk));
+        let (lpn, version) = (key.lpn, key.data.version);
+        let code = key.own_failure.or(key.peer_failure).unwrap_or(Code::SoftOrOk);
         let validates = key.durable || self.peers.len() > 1;
         if let Some(header) = key.origin {
             let since = key.since;
@@ -623,7 +624,7 @@ impl Replica {
                 if key.data.version >= *version {
                     key.own_persisted = true;
                     if code != Code::SoftOrOk {
-                        key.failure = Some(code);
+                        key.own_failure = Some(code);
                     }
                     self.settle(slot);
                 }

@@ -635,3 +635,57 @@ fn a_version_that_was_given_up_is_not_given_again() {
     let crc = |server: &Server| server.store.volatile.get(&0).expect("it was written").crc;
     assert_eq!(crc(&world.servers[1]), crc(&world.servers[0]));
 }
+
+/// bug: a write failed with what a member had answered that was expelled before the write ended, and so was not to decide about it.
+#[test]
+fn the_refusal_of_an_expelled_member_does_not_count() {
+    let mut world = World::new(1, 2);
+    world.settle();
+    world.wire.clear();
+    let (now, page) = (world.now, world.data.clone());
+    let Server { replica, store, .. } = &mut world.servers[0];
+    let header = Header {
+        request: 77,
+        flags: wire::rack::flags::DURABLE,
+        ..Header::new(Op::Zero, VssdId(0))
+    };
+    replica.write(now, header, Some(page), 7, store);
+    let (mut inv, mut persist) = (None, None);
+    while let Some(effect) = replica.poll() {
+        match effect {
+            Effect::Send(packet) => inv = Some(packet.header),
+            Effect::Persist(what) => persist = Some(what),
+            other => panic!("{other:?}"),
+        }
+    }
+    let (inv, persist) = (inv.expect("it is sent"), persist.expect("it is to be durable"));
+    let refusal = Header {
+        code: Code::Latched,
+        version: inv.version,
+        epoch: inv.epoch,
+        lba: inv.lba,
+        source: addr(1),
+        session: 1,
+        ..Header::new(Op::Ack, VssdId(0))
+    };
+    assert!(replica.receive(now, 0, Packet::bare(refusal), store).is_none());
+    assert!(replica.poll().is_none(), "it is not durable here yet");
+    let alone = Membership {
+        generation: 1,
+        peers: Vec::new(),
+    };
+    let until = now + Duration::from_millis(2500);
+    replica.fence(until);
+    replica.change_members(now, &alone, false);
+    replica.persisted(&persist, Code::SoftOrOk);
+    let mut ended = Vec::new();
+    for at in [now, until] {
+        replica.tick(at, store);
+        while let Some(effect) = replica.poll() {
+            if let Effect::Complete { header, code, .. } = effect {
+                ended.push((at, header.request, code));
+            }
+        }
+    }
+    assert_eq!(ended, [(until, 77, Code::SoftOrOk)]);
+}

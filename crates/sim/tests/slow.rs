@@ -9,7 +9,7 @@ use rack::slow;
 use sim::operators::Control;
 use sim::rack::{RackFleet, RackOptions};
 use sim::reached::Situation;
-use sim::run::{Fault, Outcome, Run, RunSpec};
+use sim::run::{FOR_EVER, Fault, Outcome, Run, RunSpec};
 use sim::small;
 use sim::workload::Mix;
 
@@ -105,5 +105,55 @@ fn a_slow_follower_is_found_by_its_primaries() {
             "seed {seed}: {found:?}"
         );
         assert!(!found.is_empty(), "seed {seed}");
+    }
+}
+
+/// bug: reads and writes failed while a set had a sound member. causes: several late answers of the member whose medium hung, each to a copy of one
+/// read, counted as answers of all members; a write failed with a member's refusal of before it was expelled. fix: only the answer of the
+/// member that is asked now counts, and what a member has refused is forgotten with it.
+#[test]
+fn clients_see_no_error_while_a_medium_hangs() {
+    for (replicas, durability) in [
+        (2, Durability::Memory),
+        (2, Durability::Media),
+        (3, Durability::Memory),
+        (3, Durability::Media),
+    ] {
+        for seed in [1, 2, 3, 6, 7, 11] {
+            let volumes = vec![small::layout(40, replicas, durability); NODES as usize];
+            let mut fleet = RackFleet::new(small::options(NODES, small::geometry(4 * replicas, 1), volumes));
+            fleet.operate(
+                Control {
+                    heal: Some(Rules::default()),
+                    ..Control::sound(seed, Duration::from_secs(1))
+                },
+                Vec::new(),
+            );
+            let mut loads = small::mixed_loads(&fleet, 400.0, 10);
+            for load in &mut loads {
+                (load.mix, load.fua) = (Mix::writes(0.8), 0.5);
+            }
+            let for_ns = match seed % 3 {
+                0 => FOR_EVER,
+                // Longer than the limit: the medium has failed when it goes on.
+                _ => 3 * SECOND + seed * SECOND / 10,
+            };
+            let host = (seed % u64::from(NODES)) as usize;
+            let mut spec = RunSpec {
+                calm_ns: 10 * SECOND,
+                errors_are_violations: true,
+                faults: vec![(2 * SECOND + seed * SECOND / 13, Fault::Hang { host, for_ns })],
+                pool_pages: 1 << 15,
+                ..small::spec(&fleet, seed, small::LINK, loads)
+            };
+            spec.world.media.limit = Duration::from_secs(3);
+            let outcome = Run::new(fleet, spec).execute();
+            assert_eq!(outcome.violations, [], "{replicas} {durability:?} seed {seed}");
+            let expelled = |event: &&base::event::Event| matches!(event.kind, Kind::MemberExpelled { .. });
+            assert!(
+                outcome.events.iter().any(|event| expelled(&event)),
+                "{replicas} {durability:?} seed {seed}: the medium has failed"
+            );
+        }
     }
 }

@@ -400,7 +400,7 @@ impl Flight {
                 return None;
             }
             Code::Latched if self.awaits_expulsion(now, slot) => return None,
-            Code::Damaged if self.try_elsewhere(now, slot) => return None,
+            Code::Damaged if self.try_elsewhere(now, slot, header.vssd) => return None,
             Code::Elsewhere => {
                 self.follow(now, slot, header);
                 return None;
@@ -539,10 +539,14 @@ impl Flight {
 
     /// A damaged page is read from each other replica before it is given up.
     #[cold]
-    fn try_elsewhere(&mut self, now: Instant, slot: u32) -> bool {
+    fn try_elsewhere(&mut self, now: Instant, slot: u32, by: VssdId) -> bool {
         let operation = &mut self.operations[slot];
         if !operation.kind.is_read() {
             return false;
+        }
+        if operation.damaged > 0 && by != operation.vssd {
+            // It was asked more than once before: only the one that is asked now says something new.
+            return true;
         }
         operation.damaged += 1;
         operation.pinned = true;
@@ -616,7 +620,7 @@ impl Flight {
             self.launch_waiting(now, volume, number);
             return true;
         }
-        if set.replicas.len() == 1 || now.since(since) >= EXPELLED_WITHIN {
+        if set.is_lone() || now.since(since) >= EXPELLED_WITHIN {
             return false;
         }
         operation.again_at = now + LATCHED_AGAIN;
@@ -681,6 +685,7 @@ impl Flight {
     pub fn replace(&mut self, now: Instant, volume: u32, number: usize, gone: &[VssdId], new: Vec<VssdId>) {
         let set = self.set(volume, number);
         set.joined = None;
+        set.has_changed = true;
         let old = core::mem::replace(&mut set.replicas, new.clone());
         set.readers.replace(&new);
         let place = |vssd: VssdId| {

@@ -19,6 +19,8 @@ const DETOUR: Duration = Duration::from_secs(1);
 pub struct Set {
     /// The replicas; the first orders the writes.
     pub replicas: Vec<VssdId>,
+    /// They are others than when the gateway began.
+    pub has_changed: bool,
     /// A joining replica that is whole: it is flushed with the others.
     pub joined: Option<VssdId>,
     /// The replicas as those to read from.
@@ -66,6 +68,7 @@ impl Set {
         Self {
             readers: Readers::new(&replicas),
             replicas,
+            has_changed: false,
             joined: None,
             taking_over: false,
             first_page,
@@ -123,6 +126,11 @@ impl Set {
         self.mutations_in_flight += 1;
         self.mutations[(number % WINDOW) as usize] = Some(op);
         Some(number)
+    }
+
+    /// It has had one replica ever since: nobody can be expelled.
+    pub fn is_lone(&self) -> bool {
+        self.replicas.len() == 1 && !self.has_changed
     }
 
     /// How far `number` lies above the oldest mutation in flight.

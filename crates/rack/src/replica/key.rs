@@ -28,7 +28,10 @@ pub(super) struct Key {
     pub origin: Option<Header>,
     pub durable: bool,
     pub own_persisted: bool,
-    pub failure: Option<Code>,
+    /// Why it is not durable here.
+    pub own_failure: Option<Code>,
+    /// Why a peer has not taken it, of those that have acknowledged since it went to all of them.
+    pub peer_failure: Option<Code>,
     /// Bit per peer that has not acknowledged.
     pub pending: u8,
     /// The peers of these that have the value and wait for room.
@@ -46,6 +49,7 @@ impl Key {
     /// Everybody has it to take, and from now on.
     pub fn restart(&mut self, now: Instant, peers: u8) {
         (self.pending, self.held, self.resends, self.sent_at) = (peers, 0, 0, now);
+        self.peer_failure = None;
     }
 
     /// A peer has the value, and takes it when it has room.
@@ -82,7 +86,8 @@ impl Key {
             origin: None,
             durable,
             own_persisted: true,
-            failure: None,
+            own_failure: None,
+            peer_failure: None,
             pending: 0,
             held: 0,
             held_at: now,
