@@ -681,26 +681,45 @@ impl Digest<'_> {
     /// Changes of one inode's attributes. Names of one hash share a value of the tree, which has room for what is left at the end, and
     /// perhaps not on the way there: the order is that of names. So those go first that leave room.
     fn change_attributes(&mut self, ops: &[Op<'_>]) -> Result<(), Error> {
-        let mut waiting: Vec<&Op<'_>> = ops.iter().collect();
+        let is_set = |op: &Op<'_>| matches!(op.action, Action::Attribute { value: Some(_), .. });
+        // What is set and removed at once may have been there or not: see `coalesce`.
+        let is_dropped = |at: usize| at > 0 && !is_set(&ops[at]) && name_of(&ops[at - 1]) == name_of(&ops[at]);
+        let (dropped, mut waiting): (Vec<_>, Vec<_>) = (0..ops.len())
+            .filter(|at| *at + 1 == ops.len() || !is_dropped(*at + 1))
+            .partition(|at| is_dropped(*at));
+        for at in dropped {
+            let result = self.drop_attribute(&ops[at]);
+            self.note(ops[at].inode, result)?;
+        }
         loop {
             let before = waiting.len();
             let mut refused = Vec::new();
-            for op in waiting {
+            for at in waiting {
+                let op = &ops[at];
                 let Action::Attribute { name, value } = &op.action else {
                     unreachable!("the caller passes attributes")
                 };
                 match self.attribute(op.inode, (name, value.as_deref()), op.time) {
-                    Err(Fault::Refused(Reason::Posix(Errno::NoSpace))) => refused.push(op),
+                    Err(Fault::Refused(Reason::Posix(Errno::NoSpace))) => refused.push(at),
                     result => self.note(op.inode, result)?,
                 }
             }
             if refused.len() == before || refused.is_empty() {
-                return refused
-                    .into_iter()
-                    .try_for_each(|op| self.note(op.inode, Err(Errno::NoSpace.into())));
+                let mut refused = refused.into_iter();
+                return refused.try_for_each(|at| self.note(ops[at].inode, Err(Errno::NoSpace.into())));
             }
             waiting = refused;
         }
+    }
+
+    /// Takes an attribute away that may not be there.
+    fn drop_attribute(&mut self, op: &Op<'_>) -> Result<(), Fault> {
+        self.work.admit(Room::Reserve)?;
+        self.grants.admit_attribute(op.inode, (name_of(op), false))?;
+        let mut inode = self.work.inode(op.inode)?;
+        self.work.drop_attribute(op.inode, name_of(op))?;
+        inode.ctime = op.time;
+        Ok(self.put(op.inode, inode)?)
     }
 
     fn attribute(
@@ -736,6 +755,14 @@ impl Digest<'_> {
         }
         changes.apply(&mut inode, time);
         Ok(self.put(number, inode)?)
+    }
+}
+
+/// The attribute that an operation is about.
+fn name_of<'a>(op: &'a Op<'_>) -> &'a [u8] {
+    match &op.action {
+        Action::Attribute { name, .. } => name,
+        _ => &[],
     }
 }
 
