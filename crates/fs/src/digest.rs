@@ -683,7 +683,8 @@ impl Digest<'_> {
     fn change_attributes(&mut self, ops: &[Op<'_>]) -> Result<(), Error> {
         let is_set = |op: &Op<'_>| matches!(op.action, Action::Attribute { value: Some(_), .. });
         // What is set and removed at once may have been there or not: see `coalesce`.
-        let is_dropped = |at: usize| at > 0 && !is_set(&ops[at]) && name_of(&ops[at - 1]) == name_of(&ops[at]);
+        let is_dropped =
+            |at: usize| at > 0 && !is_set(&ops[at]) && name_of(&ops[at - 1]) == name_of(&ops[at]);
         let (dropped, mut waiting): (Vec<_>, Vec<_>) = (0..ops.len())
             .filter(|at| *at + 1 == ops.len() || !is_dropped(*at + 1))
             .partition(|at| is_dropped(*at));
