@@ -375,7 +375,7 @@ impl Digest<'_> {
             false => self.find_free(entry)?,
         };
         self.grants
-            .admit_create((number, *mode), (*uid, *gid), &directory)?;
+            .admit_create((number, *mode, inode.device), (*uid, *gid), &directory)?;
         let is_directory = mode & TYPE_MASK == TYPE_DIRECTORY;
         has_link(&directory, is_directory)?;
         if self.work.find(number)?.is_some() {

@@ -241,11 +241,8 @@ impl Client {
         }
         let inode = self.known(call.below, number)?;
         if is_acl(name) {
-            let acl = match value {
-                [] => None,
-                value => Some(Acl::parse(value).ok_or(Errno::Invalid)?),
-            };
-            return self.set_acl(call, (number, &inode), name, (acl, takes_set_gid));
+            let list = Some(value).filter(|value| !value.is_empty());
+            return self.set_acl(call, (number, &inode), name, (list, takes_set_gid));
         }
         self.may_set_attribute(call, (number, &inode), name)?;
         let is_there = self.overlay.attribute(call.below, number, name)?.is_some();
@@ -345,7 +342,7 @@ impl Client {
         call: &mut Call<'_, '_>,
         (number, inode): (u64, &Inode),
         name: &[u8],
-        (acl, takes_set_gid): (Option<Acl>, bool),
+        (value, takes_set_gid): (Option<&[u8]>, bool),
     ) -> Result<Option<Ticket>, Failure> {
         if inode.mode & TYPE_MASK == TYPE_LINK {
             return Err(Errno::NotSupported.into());
@@ -353,15 +350,18 @@ impl Client {
         if inode.flags & (IMMUTABLE | APPEND_ONLY) != 0 {
             return Err(Errno::NotPermitted.into());
         }
-        self.check_owner(call, inode)?;
         if name == acl::DEFAULT && !inode.is_directory() {
-            return match acl {
+            return match value {
                 Some(_) => Err(Errno::Access.into()),
                 None => Ok(None),
             };
         }
+        self.check_owner(call, inode)?;
         let mut changes = Changes::default();
-        let mut acl = acl;
+        let mut acl = match value {
+            Some(value) => Some(Acl::parse(value).ok_or(Errno::Invalid)?),
+            None => None,
+        };
         if name == acl::ACCESS
             && let Some(list) = &acl
         {
