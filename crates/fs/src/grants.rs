@@ -201,8 +201,8 @@ impl Grants {
         let rights = self.rights(inode)?;
         let is_of_user = name.starts_with(b"user.") && (rights.data || rights.owner || rights.names);
         let is_list = name.starts_with(b"system.") && rights.owner;
-        // Whoever changes a file takes its capabilities.
-        let is_taken = name == CAPABILITY && !is_set && rights.data;
+        // Whoever changes a file, or gives it another group, takes its capabilities.
+        let is_taken = name == CAPABILITY && !is_set && (rights.data || rights.owner);
         match self.uid == 0 || is_of_user || is_list || is_taken {
             true => Ok(()),
             false => Err(Errno::NotPermitted.into()),
