@@ -162,7 +162,11 @@ impl Server {
         let record = LogRecord::parse(&value.expect("whole").expect("there")).expect("sound");
         let mut frames = Vec::new();
         let mut reader = Reader::new(&self.ring, &self.disks[0], record.digested).expect("a position");
-        while let Next::Frame(frame) = reader.next_frame().expect("it reads") {
+        // Behind the last frame a reader looks for damage in all of the ring.
+        while reader.position() < self.writer.durable_position() {
+            let Next::Frame(frame) = reader.next_frame().expect("it reads") else {
+                panic!("durable frames are there");
+            };
             frames.push(frame);
         }
         let batch = Batch::new((LOG, NONCE, record.digested), &frames);

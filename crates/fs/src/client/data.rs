@@ -102,7 +102,7 @@ impl Client {
             _ => {}
         }
         let needs = mask & (READ | WRITE) | if truncates { WRITE } else { 0 };
-        self.check(call, number, needs)?;
+        self.check(call, (number, &inode), needs)?;
         let is_fixed = inode.flags & IMMUTABLE != 0 && writes;
         let is_appended = inode.flags & APPEND_ONLY != 0 && writes && (truncates || !appends);
         if is_fixed || is_appended {
