@@ -12,6 +12,7 @@
 pub mod access;
 pub mod acl;
 pub mod budget;
+mod content;
 mod data;
 mod names;
 mod read;

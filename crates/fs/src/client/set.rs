@@ -6,12 +6,10 @@ use super::{Call, Client, Failure};
 use crate::errno::Errno;
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, Time};
 use crate::log::Ticket;
-use crate::op::{ATTRIBUTE_BYTES_MAX, Action, Bytes, Changes, NAME_BYTES_MAX, OFFSET_MAX, Op};
+use crate::op::{ATTRIBUTE_BYTES_MAX, Action, Bytes, Changes, NAME_BYTES_MAX, OFFSET_MAX};
 
 /// Bytes of an attribute's value, at most: `XATTR_SIZE_MAX` of Linux.
 const VALUE_BYTES_MAX: usize = 1 << 16;
-/// The attribute with a file's capabilities, which go when the file changes.
-const CAPABILITY: &[u8] = b"security.capability";
 /// How old a time of reading may be: `relatime` of Linux.
 const ATIME_SECONDS_MAX: i64 = 24 * 60 * 60;
 
@@ -158,27 +156,6 @@ impl Client {
             true => Ok(()),
             false => Err(Errno::NotPermitted.into()),
         }
-    }
-
-    /// What takes a file's capabilities away, if it has such.
-    pub(super) fn without_capability(
-        &mut self,
-        call: &mut Call<'_, '_>,
-        number: u64,
-    ) -> Result<Option<Op<'static>>, Failure> {
-        if self.plain == Some(number) {
-            return Ok(None);
-        }
-        if self.overlay.attribute(call.below, number, CAPABILITY)?.is_none() {
-            self.plain = Some(number);
-            return Ok(None);
-        }
-        let name = CAPABILITY.into();
-        Ok(Some(self.op(
-            call,
-            number,
-            Action::Attribute { name, value: None },
-        )))
     }
 
     /// Sets the flags of `chattr`.
