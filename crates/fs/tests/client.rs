@@ -344,6 +344,43 @@ fn full_devices_refuse_calls_and_never_what_was_acknowledged() {
     assert!(waited > 100, "{waited}: many calls had to wait for a digest");
 }
 
+/// Names and attributes alone: they fill the tree, and the log has much of it when the device is full.
+#[test]
+fn a_full_tree_refuses_calls_and_never_what_was_acknowledged() {
+    for seed in 0..6 {
+        let mut served = Served::of(Rig::of(&[2300, 300], &[1]), seed, Options::default());
+        (served.digests, served.writes) = (0.0, 0.2);
+        let (mut made, mut refused) = (Vec::new(), 0);
+        while refused < 30 {
+            let name = format!("name-{}", made.len() + refused).into_bytes();
+            let Ok(file) = make(&mut served, ROOT_INODE, &name, FILE) else {
+                refused += 1;
+                continue;
+            };
+            made.push(name);
+            for attribute in 0..served.rng.below(4) {
+                let name = format!("user.{attribute}").into_bytes();
+                let value = vec![5; served.rng.between(700, 1000) as usize];
+                let mode = (XattrMode::Any, false);
+                let set = served.call(ROOT, |client, call| {
+                    client.set_attribute(call, (file.number, &name), &value, mode)
+                });
+                refused += usize::from(set.is_err());
+            }
+        }
+        assert!(made.len() > 1000, "{}", made.len());
+        let before = seen_by(&mut served);
+        served.digest();
+        assert!(seen_by(&mut served) == before);
+        for name in made {
+            unlink(&mut served, ROOT_INODE, &name).expect("deletions work");
+        }
+        served.digest();
+        assert_eq!(seen_by(&mut served).len(), 1);
+        assert_clean(&check_to(&served.rig.disks, Depth::Data));
+    }
+}
+
 /// Settles what is held, and gives back what was granted.
 fn give_back(served: &mut Served) {
     served.digest();
