@@ -6,6 +6,7 @@ mod program;
 mod served;
 use common::assert_clean;
 use fs::check::{Depth, check_to};
+use fs::client::access::{APPEND_ONLY, IMMUTABLE};
 use fs::client::{Caller, Failure, Made, New, Options, Rename, Wanted, Where, XattrMode};
 use fs::digest::{Batch, digest};
 use fs::errno::Errno;
@@ -696,6 +697,53 @@ fn set_id_bits_and_capabilities_go_when_they_are_told_to() {
         .call(ROOT, |client, call| client.set(call, file, &wanted))
         .expect("root may");
     assert!(!has(&mut served), "who gives a file away takes its capabilities");
+    served.digest();
+}
+
+#[test]
+fn what_is_immutable_stays_and_what_is_append_only_grows() {
+    let mut served = Served::new(1, Options::default());
+    let file = make(&mut served, ROOT_INODE, b"f", FILE)
+        .expect("it is new")
+        .number;
+    let other = Caller {
+        uid: 5,
+        ..Caller::default()
+    };
+    let flag = |served: &mut Served, caller: Caller<'static>, flags: u64| {
+        served
+            .call(caller, |client, call| client.set_flags(call, file, flags))
+            .map(drop)
+    };
+    let open = |served: &mut Served, truncates: bool, appends: bool| {
+        served
+            .call(ROOT, |client, call| {
+                client.open(call, file, 2, (truncates, appends))
+            })
+            .map(drop)
+    };
+    let mode = Wanted {
+        mode: Some(0o600),
+        ..Wanted::default()
+    };
+    let refused = Err(Errno::NotPermitted);
+    assert_eq!(flag(&mut served, other, IMMUTABLE), refused);
+    assert_eq!(flag(&mut served, ROOT, 1 << 40), Err(Errno::NotSupported));
+    for (flags, appends) in [(IMMUTABLE, refused), (APPEND_ONLY, Ok(()))] {
+        assert_eq!(flag(&mut served, ROOT, flags), Ok(()));
+        served.digest();
+        assert_eq!(unlink(&mut served, ROOT_INODE, b"f"), refused);
+        let set = served.call(ROOT, |client, call| client.set(call, file, &mode));
+        assert_eq!(set.map(drop), refused);
+        let linked = served.call(ROOT, |client, call| client.link(call, file, (ROOT_INODE, b"g")));
+        assert_eq!(linked.map(drop), refused);
+        assert_eq!(open(&mut served, false, false), refused);
+        assert_eq!(open(&mut served, true, true), refused);
+        assert_eq!(open(&mut served, false, true), appends);
+    }
+    assert_eq!(flag(&mut served, ROOT, 0), Ok(()));
+    assert_eq!(open(&mut served, true, false), Ok(()));
+    assert_eq!(unlink(&mut served, ROOT_INODE, b"f"), Ok(()));
     served.digest();
 }
 
