@@ -2,7 +2,7 @@
 //! return, and a digest brings them into a tree.
 //!
 //! A call is an [`op::Op`]; its record goes to a [`log`]. The [`digest`] applies what [`coalesce`] keeps of records to the [`tree`], as far as
-//! [`grants`] let it. A process reads through its [`overlay`]. [`check`] looks at what is on the media. [`files`] is the model of all that.
+//! [`grants`] let it. A process reads through its [`overlay`]. A [`client`] does calls of POSIX by all of these. [`check`] looks at what is on the media. [`files`] is the model of all that.
 //!
 //! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ mod bits;
 mod cache;
 pub mod census;
 pub mod check;
+pub mod client;
 pub mod coalesce;
 pub mod commit;
 pub mod content;

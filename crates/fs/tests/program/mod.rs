@@ -186,7 +186,10 @@ impl Program {
             0..4 => {
                 self.next_inode += 1;
                 let mode = [0o100_644, 0o100_644, 0o040_755, 0o010_644][self.rng.below(4) as usize];
-                let entry = self.entry();
+                let mut entry = self.entry();
+                if mode == 0o100_644 && self.rng.chance(0.1) {
+                    entry.name = Cow::Borrowed(&[]);
+                }
                 let target = Cow::Borrowed(&b""[..]);
                 (
                     self.next_inode,
