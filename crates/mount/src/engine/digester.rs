@@ -1,0 +1,174 @@
+//! The digest: what the log has goes into the tree, and the log gets its room back.
+
+use super::recover::{digest_frames, read_frames};
+use super::state::{LOOK_AGAIN, Locked};
+use super::{Failure, Shared};
+use crate::media::{Disks, First};
+use fs::digest::DigestError;
+use fs::grants::{Grants, Reason};
+use fs::log::{Frame, Reader, Ring, Ticket};
+use fs::media::Error;
+use fs::tree::Tree;
+use std::time::Duration;
+
+/// A log in which nothing has happened for so long is digested, however little it has: so it costs no time after a cut.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// The tree that changes, and what the log has given it.
+pub(crate) struct Keeper {
+    pub tree: Tree,
+    pub grants: Grants,
+    pub ring: Ring,
+    /// The log's number and nonce.
+    pub log: (u64, u64),
+    /// The tree has positions below, and frames up to this one.
+    pub digested: u64,
+    pub frame: Ticket,
+    /// What each of the two roots has, the older one first.
+    pub roots: [u64; 2],
+    pub disks: Disks,
+    pub counts: Counts,
+}
+
+/// What digests have done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Roots that were written.
+    pub commits: u64,
+    /// Operations that the log had.
+    pub read: u64,
+    /// Operations that went into the tree.
+    pub applied: u64,
+    /// Operations that the tree refused: there are none, unless there is a defect.
+    pub refused: u64,
+    /// Why the first of them was refused.
+    pub first_refused: Option<(u64, Reason)>,
+}
+
+impl Keeper {
+    /// Digests all frames up to a position.
+    fn digest(&mut self, locked: &Locked, end: u64) -> Result<(), DigestError> {
+        while self.digested < end {
+            let medium = First(self.disks.clone());
+            let ring = self.ring.clone();
+            let mut reader = Reader::new(&ring, &medium, self.digested).expect("it is the end of a frame");
+            let (frames, rest) = read_frames(&mut reader, end).map_err(failed)?;
+            if rest.is_some() {
+                // It was durable.
+                return Err(failed(base::MediaError::Io));
+            }
+            self.digest_all(locked, &frames)?;
+        }
+        self.commit(locked)?;
+        Ok(())
+    }
+
+    fn digest_all(&mut self, locked: &Locked, frames: &[Frame]) -> Result<(), DigestError> {
+        let mut rest = frames;
+        let mut tries = 0;
+        while !rest.is_empty() {
+            let counts = &mut self.counts;
+            let tell = |report: &fs::digest::Report| {
+                counts.read += report.read as u64;
+                counts.applied += report.applied as u64;
+                counts.refused += report.refused.len() as u64;
+                let first = report.refused.first().map(|first| (first.inode, first.reason));
+                counts.first_refused = counts.first_refused.or(first);
+            };
+            let parts = (&mut self.tree, &mut self.disks);
+            let done = digest_frames(
+                parts,
+                self.log,
+                &mut self.digested,
+                (rest, &mut self.grants),
+                tell,
+            )?;
+            self.frame.0 += done as u64;
+            rest = &rest[done..];
+            if rest.is_empty() {
+                break;
+            }
+            // What was deleted can be used two commits later.
+            tries = if done == 0 { tries + 1 } else { 0 };
+            if tries > 2 {
+                return Err(Error::Full(0).into());
+            }
+            self.commit(locked)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of the tree durable, and lets readers and the log's writer know.
+    pub fn commit(&mut self, locked: &Locked) -> Result<(), Error> {
+        let plan = self.tree.plan(&self.disks)?;
+        if let Err(error) = plan.carry_out(&mut self.disks) {
+            self.tree.fail();
+            let place = fs::format::Place::new(0, 2);
+            return Err(Error::Media { place, error });
+        }
+        self.tree.finish();
+        self.counts.commits += 1;
+        let consumed = self.roots[1];
+        self.roots = [consumed, self.digested];
+        let mut state = locked.lock();
+        state.reader.follow(&plan);
+        state.overlay.digested(self.frame.0);
+        state.writer.consumed(consumed);
+        drop(state);
+        locked.room.notify_all();
+        Ok(())
+    }
+}
+
+fn failed(error: base::MediaError) -> DigestError {
+    let place = fs::format::Place::new(0, 0);
+    Error::Media { place, error }.into()
+}
+
+impl Shared {
+    /// The digest's thread.
+    pub(super) fn digest_in_turn(&self) {
+        let mut quiet = (Ticket(0), Duration::ZERO);
+        loop {
+            let mut state = self.locked.lock();
+            while !state.wants_digest() && !state.is_stopping && !state.blocks_wanted {
+                let newest = state.newest;
+                state = Locked::sleep(&self.locked.digest, state, LOOK_AGAIN);
+                quiet = match quiet.0 == newest {
+                    true => (newest, quiet.1 + LOOK_AGAIN),
+                    false => (newest, Duration::ZERO),
+                };
+                if quiet.1 >= IDLE && !state.overlay.is_empty() {
+                    state.digest_wanted = true;
+                    quiet.1 = Duration::ZERO;
+                }
+            }
+            if state.is_stopping {
+                return;
+            }
+            let wants = state.wants_digest();
+            drop(state);
+            if wants {
+                self.digest_once();
+            }
+        }
+    }
+
+    /// Digests what is durable now.
+    pub(super) fn digest_once(&self) {
+        let mut keeper = self.keeper();
+        let mut state = self.locked.lock();
+        let end = state.writer.durable_position();
+        (state.stalled, state.digest_wanted) = (0, false);
+        drop(state);
+        let result = keeper.digest(&self.locked, end);
+        drop(keeper);
+        if let Err(error) = result {
+            let mut state = self.locked.lock();
+            state.failure.get_or_insert(Failure::Digest);
+            drop(state);
+            self.locked.room.notify_all();
+            (self.options.tell)(&format!("the digest failed, and files can be read only: {error}"));
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! A file system that one client uses: its media, its log, its digest, its reads. It knows nothing of FUSE.
+//!
+//! # The order of things
+//! A call takes the lock of the state, reads what it needs, and logs its operations ([`Turn::log`]): from then on all calls see them. They
+//! are durable when the log's frame is ([`Engine::when_durable`]). A digest brings frames into the tree, and then lets the overlay drop
+//! them, in one step under the lock: a reader sees either.
+//!
+//! # Threads
+//! The log's threads write frames, several at once. Where the medium is memory, the caller writes the frame itself. The digest's thread has
+//! the tree that changes; readers have one of their own, which follows the newest root. So nobody waits for a digest, unless the log is
+//! full. The lock of the keeper is taken before that of the state, never the other way round.
+//!
+//! # Failures
+//! After a failed write of the log, or a failed digest, nothing changes any more ([`Failure`]). Reads go on.
+
+mod digester;
+mod logger;
+mod recover;
+mod state;
+
+pub use digester::Counts;
+pub use recover::{LOG_BYTES_MIN, OpenError, Recovery};
+pub use state::Done;
+
+use crate::media::Disks;
+use digester::Keeper;
+use fs::errno::Errno;
+use fs::format::BLOCK_BYTES;
+use fs::log::{Options as LogOptions, Ticket, Writer};
+use fs::media::Volume;
+use fs::op::Op;
+use fs::overlay::{Below, Overlay, ReadError};
+use fs::tree::Tree;
+use os::sync::{Arc, Mutex, MutexGuard, PoisonError, thread};
+use state::{LOOK_AGAIN, Locked, State};
+use thiserror::Error as ErrorOf;
+
+/// Threads that write the log where the caller does not: while one writes, the other takes what came meanwhile.
+const LOG_THREADS: usize = 2;
+/// Writes of a log under way, where callers write.
+const WRITES_MAX: usize = 16;
+/// Bytes of nodes in memory, of each of the two trees.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// When a call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// When it is durable.
+    Sync,
+    /// At once. A cut leaves all calls up to one; a sync waits.
+    Ordered,
+}
+
+/// How a file system is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// When a call returns. None: `Sync` if device 0 is memory.
+    pub mode: Option<Mode>,
+    /// Bytes of the log. None: an eighth of device 0, at most 64 MiB.
+    pub log_bytes: Option<u64>,
+    /// Bytes of nodes in memory, of each of the two trees.
+    pub cache_bytes: usize,
+    /// Open it although acknowledged calls are lost.
+    pub despite_damage: bool,
+    /// Hears of what goes wrong later.
+    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            log_bytes: None,
+            cache_bytes: CACHE_BYTES,
+            despite_damage: false,
+            tell: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, ErrorOf)]
+pub enum Failure {
+    /// As Linux calls it.
+    #[error("{0}")]
+    Posix(#[from] Errno),
+    /// The log has no room now: wait ([`Engine::wait_for_room`]), and try again.
+    #[error("the log has no room now: try again")]
+    Busy,
+    /// The call is longer than a frame of the log.
+    #[error("the call is longer than a frame of the log: divide it")]
+    TooLong,
+    /// A write of the log has failed.
+    #[error("a write of the log failed, and nothing changes any more: look at device 0, and mount again")]
+    Log,
+    /// A digest has failed.
+    #[error("a digest failed, and nothing changes any more: run the check, and mount again")]
+    Digest,
+    /// A device cannot be read, or is damaged.
+    #[error("a device cannot be read, or is damaged: run the check")]
+    Read,
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Posix(errno) => Self::Posix(errno),
+            ReadError::Tree(_) => Self::Read,
+        }
+    }
+}
+
+impl From<fs::media::Error> for Failure {
+    fn from(_: fs::media::Error) -> Self {
+        Self::Read
+    }
+}
+
+struct SharedOptions {
+    mode: Mode,
+    tell: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+struct Shared {
+    options: SharedOptions,
+    disks: Disks,
+    volume: Volume,
+    is_immediate: bool,
+    locked: Locked,
+    keeper: Mutex<Keeper>,
+}
+
+impl Shared {
+    fn keeper(&self) -> MutexGuard<'_, Keeper> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A file system that is open.
+pub struct Engine {
+    shared: Arc<Shared>,
+    threads: Vec<thread::JoinHandle<()>>,
+    digest: Option<thread::JoinHandle<()>>,
+}
+
+/// A call's time under the lock.
+pub struct Turn<'t> {
+    state: &'t mut State,
+    disks: &'t Disks,
+}
+
+impl Turn<'_> {
+    /// The overlay, and the tree below it, to be read.
+    pub fn view(&mut self) -> (&mut Overlay, Below<'_>) {
+        self.state.view(self.disks)
+    }
+
+    /// Logs one call, which all see from now on.
+    ///
+    /// # Errors
+    /// [`Failure`]; then nothing has changed.
+    pub fn log(&mut self, call: &[Op<'_>]) -> Result<Ticket, Failure> {
+        self.state.log(self.disks, call)
+    }
+
+    /// The frame of the newest call.
+    pub fn newest(&self) -> Ticket {
+        self.state.newest
+    }
+}
+
+impl Engine {
+    /// Opens a file system: brings into the tree what its logs have, and begins a new log.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(disks: Disks, options: &Options) -> Result<(Self, Recovery), OpenError> {
+        let opened = recover::open(&disks, options)?;
+        let is_immediate = disks.is_immediate(0);
+        let mode = options.mode.unwrap_or(match is_immediate {
+            true => Mode::Sync,
+            false => Mode::Ordered,
+        });
+        let writer_options = LogOptions {
+            frame_bytes_max: recover::frame_bytes_max(&opened.ring),
+            writes_in_flight_max: if is_immediate { WRITES_MAX } else { LOG_THREADS },
+        };
+        let start = opened.record.digested;
+        let writer = Writer::new(opened.ring.clone(), start, writer_options);
+        let reader = Tree::open(&disks, &opened.volume, options.cache_bytes)?;
+        let overlay = Overlay::new(opened.volume.mark);
+        let state = State::new(overlay, reader, writer, opened.ring.bytes());
+        let keeper = Keeper {
+            tree: opened.tree,
+            grants: opened.grants,
+            log: (opened.log, opened.record.nonce),
+            ring: opened.ring,
+            digested: start,
+            frame: Ticket(0),
+            roots: [start; 2],
+            disks: disks.clone(),
+            counts: Counts::default(),
+        };
+        let shared = Arc::new(Shared {
+            options: SharedOptions {
+                mode,
+                tell: Arc::clone(&options.tell),
+            },
+            disks,
+            volume: opened.volume,
+            is_immediate,
+            locked: Locked::new(state),
+            keeper: Mutex::new(keeper),
+        });
+        Ok((Self::start(shared), opened.recovery))
+    }
+
+    fn start(shared: Arc<Shared>) -> Self {
+        let spawn = |name: &str, run: fn(&Shared)| {
+            let shared = Arc::clone(&shared);
+            let thread = thread::Builder::new().name(name.into());
+            thread
+                .spawn(move || run(&shared))
+                .expect("the system has room for a thread")
+        };
+        let count = if shared.is_immediate { 1 } else { LOG_THREADS };
+        let threads = (0..count).map(|_| spawn("fs-log", Shared::write_in_turn));
+        let threads = threads.collect();
+        let digest = Some(spawn("fs-digest", Shared::digest_in_turn));
+        Self {
+            shared,
+            threads,
+            digest,
+        }
+    }
+
+    /// When calls return.
+    pub fn mode(&self) -> Mode {
+        self.shared.options.mode
+    }
+
+    /// The file system's devices.
+    pub fn volume(&self) -> &Volume {
+        &self.shared.volume
+    }
+
+    /// A call's time under the lock. It does no more than it needs to.
+    pub fn turn<R>(&self, call: impl FnOnce(&mut Turn<'_>) -> R) -> R {
+        let mut state = self.shared.locked.lock();
+        let mut turn = Turn {
+            state: &mut state,
+            disks: &self.shared.disks,
+        };
+        call(&mut turn)
+    }
+
+    /// Calls `done` when a frame is durable, or when it cannot be any more: at once, or in a thread of the log.
+    pub fn when_durable(&self, ticket: Ticket, done: Done) {
+        let shared = &*self.shared;
+        let mut state = shared.locked.lock();
+        if shared.is_immediate && !state.is_durable(ticket) {
+            state = shared.write_here(state);
+        }
+        let answer = match (state.is_durable(ticket), state.writer.is_latched()) {
+            (true, _) => Ok(()),
+            (false, true) => Err(Failure::Log),
+            (false, false) => {
+                state.wait_for(ticket, done);
+                drop(state);
+                shared.locked.records.notify_one();
+                return;
+            }
+        };
+        drop(state);
+        done(answer);
+    }
+
+    /// The log's threads write what there is, and nobody waits for it.
+    pub fn write_behind(&self) {
+        self.shared.locked.records.notify_one();
+    }
+
+    /// Waits a short time for room in the log.
+    pub fn wait_for_room(&self) {
+        let shared = &*self.shared;
+        let state = shared.locked.lock();
+        shared.locked.records.notify_one();
+        shared.locked.digest.notify_one();
+        drop(Locked::sleep(&shared.locked.room, state, LOOK_AGAIN));
+    }
+
+    /// Waits until all calls up to now are durable.
+    ///
+    /// # Errors
+    /// They cannot be any more.
+    pub fn sync(&self) -> Result<(), Failure> {
+        let newest = self.turn(|turn| turn.newest());
+        let shared = &*self.shared;
+        let mut state = shared.write_here(shared.locked.lock());
+        while !state.is_durable(newest) {
+            if state.writer.is_latched() {
+                return Err(Failure::Log);
+            }
+            shared.locked.records.notify_one();
+            state = Locked::sleep(&shared.locked.room, state, LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Brings all that is durable into the tree.
+    pub fn digest(&self) {
+        self.shared.digest_once();
+    }
+
+    /// What the engine has to tell.
+    pub fn status(&self) -> Status {
+        let keeper = self.shared.keeper();
+        let devices = (0..keeper.tree.devices() as u8).map(|device| {
+            let blocks = self.shared.volume.devices[usize::from(device)].blocks;
+            (
+                blocks * BLOCK_BYTES as u64,
+                keeper.tree.free(device) * BLOCK_BYTES as u64,
+            )
+        });
+        let devices = devices.collect();
+        let counts = keeper.counts.clone();
+        drop(keeper);
+        let state = self.shared.locked.lock();
+        Status {
+            mode: self.mode(),
+            devices,
+            log_bytes: state.ring_bytes,
+            log_used_bytes: state.used(),
+            calls_logged: state.newest.0,
+            digest: counts,
+            failure: state.failure.clone(),
+        }
+    }
+
+    /// Ends: writes what there is, digests it, and leaves a log that has nothing.
+    ///
+    /// # Errors
+    /// Something failed before, or now.
+    pub fn close(mut self) -> Result<(), Failure> {
+        let synced = self.sync();
+        self.stop();
+        if synced.is_ok() {
+            // The second commit gives both roots all that the log has.
+            self.shared.digest_once();
+            self.shared.digest_once();
+        }
+        let state = self.shared.locked.lock();
+        match &state.failure {
+            Some(failure) => Err(failure.clone()),
+            None => synced,
+        }
+    }
+
+    fn stop(&mut self) {
+        self.shared.locked.lock().is_stopping = true;
+        self.shared.locked.records.notify_all();
+        self.shared.locked.digest.notify_all();
+        for thread in self.threads.drain(..).chain(self.digest.take()) {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Engine {
+    /// As after a kill: what was acknowledged is in the log.
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What an engine has to tell.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// When calls return.
+    pub mode: Mode,
+    /// Bytes of each device, and free ones.
+    pub devices: Vec<(u64, u64)>,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Bytes of it that cannot be written now.
+    pub log_used_bytes: u64,
+    /// Frames of the log.
+    pub calls_logged: u64,
+    /// What digests have done.
+    pub digest: Counts,
+    /// Why nothing changes any more.
+    pub failure: Option<Failure>,
+}
+
+/// Makes a file system.
+///
+/// # Errors
+/// A device is too small, or failed.
+pub fn make(disks: &Disks, make: &fs::make::Make) -> Result<Volume, fs::media::Error> {
+    make.make(&mut disks.clone())
+}

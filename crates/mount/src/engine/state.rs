@@ -1,0 +1,206 @@
+//! What the threads of an engine share under one lock: the client with what it has not digested, the log's writer, and those who wait.
+
+use super::Failure;
+use crate::media::Disks;
+use fs::log::{AddError, Ticket, Write, Writer};
+use fs::op::Op;
+use fs::overlay::{Below, Overlay};
+use fs::tree::{Tree, View};
+use os::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Called when a frame is durable, or never will be; by any thread, without locks.
+pub type Done = Box<dyn FnOnce(Result<(), Failure>) + Send>;
+
+/// A wait ends after this long at the latest, and looks again. So no thread relies on being woken.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Parts in 100 of the log from which on it is digested (Strata §3.3).
+const DIGEST_PERCENT: u64 = 30;
+
+pub(crate) struct State {
+    pub overlay: Overlay,
+    /// The tree as of the newest root: readers wait for no digest.
+    pub reader: Tree,
+    pub writer: Writer,
+    pub ring_bytes: u64,
+    /// Why nothing can change any more.
+    pub failure: Option<Failure>,
+    /// The frame of the newest call.
+    pub newest: Ticket,
+    /// Devices with data of `Place` that were not flushed: a bit for each.
+    pub unflushed: u8,
+    waiting: BTreeMap<Ticket, Vec<Done>>,
+    /// Calls that found the log full since the last digest.
+    pub stalled: u64,
+    /// A digest is to be done, however little there is.
+    pub digest_wanted: bool,
+    /// Blocks are to be granted.
+    pub blocks_wanted: bool,
+    pub is_stopping: bool,
+}
+
+impl State {
+    pub fn new(overlay: Overlay, reader: Tree, writer: Writer, ring_bytes: u64) -> Self {
+        Self {
+            overlay,
+            reader,
+            writer,
+            ring_bytes,
+            failure: None,
+            newest: Ticket(0),
+            unflushed: 0,
+            waiting: BTreeMap::new(),
+            stalled: 0,
+            digest_wanted: false,
+            blocks_wanted: false,
+            is_stopping: false,
+        }
+    }
+
+    /// Bytes of the log that are not free.
+    pub fn used(&self) -> u64 {
+        self.ring_bytes - self.writer.free()
+    }
+
+    /// Whether the log is to be digested.
+    pub fn wants_digest(&self) -> bool {
+        let is_full = self.stalled > 0 || self.used() * 100 >= self.ring_bytes * DIGEST_PERCENT;
+        self.failure.is_none() && (self.digest_wanted || is_full)
+    }
+
+    /// The overlay, and the tree below it.
+    pub fn view<'s>(&'s mut self, disks: &'s Disks) -> (&'s mut Overlay, Below<'s>) {
+        let below = Below {
+            tree: &mut self.reader,
+            media: disks,
+            view: View::Pending,
+        };
+        (&mut self.overlay, below)
+    }
+
+    /// Logs one call, which is then seen by all. Refused, nothing has changed.
+    pub fn log(&mut self, disks: &Disks, call: &[Op<'_>]) -> Result<Ticket, Failure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let ticket = self.writer.add(call).map_err(|error| match error {
+            AddError::Latched => Failure::Log,
+            AddError::Busy => Failure::Busy,
+            AddError::Full { .. } => {
+                self.stalled += 1;
+                Failure::Busy
+            }
+            AddError::TooLong { .. } => Failure::TooLong,
+        })?;
+        self.newest = ticket;
+        let (overlay, mut below) = self.view(disks);
+        for op in call {
+            if overlay.apply(&mut below, op, ticket.0).is_err() {
+                // The record is in the log, and nobody can see it: what is read from here on would be wrong.
+                self.failure = Some(Failure::Read);
+                return Err(Failure::Read);
+            }
+        }
+        Ok(ticket)
+    }
+
+    /// Calls `done` when a frame is durable.
+    pub fn wait_for(&mut self, ticket: Ticket, done: Done) {
+        self.waiting.entry(ticket).or_default().push(done);
+    }
+
+    /// Whether a frame is durable.
+    pub fn is_durable(&self, ticket: Ticket) -> bool {
+        self.writer.durable() >= ticket
+    }
+
+    /// Whether somebody waits for a frame.
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Takes the next frame to be written, and the devices that are to be flushed before.
+    pub fn next_write(&mut self) -> Option<(Write, u8)> {
+        let write = self.writer.next_write()?;
+        Some((write, std::mem::take(&mut self.unflushed)))
+    }
+
+    /// A frame was written, or could not be. Those who are to be told, and what.
+    pub fn written(&mut self, write: Write, result: Result<(), base::MediaError>) -> Told {
+        self.writer.written(write, result);
+        if self.writer.is_latched() {
+            self.failure.get_or_insert(Failure::Log);
+        }
+        self.told()
+    }
+
+    /// Those who wait for what is durable; all of them, if nothing will be any more.
+    pub fn told(&mut self) -> Told {
+        let durable = self.writer.durable();
+        let later = self.waiting.split_off(&Ticket(durable.0 + 1));
+        let ready = std::mem::replace(&mut self.waiting, later);
+        let failed = match self.writer.is_latched() {
+            true => std::mem::take(&mut self.waiting),
+            false => BTreeMap::new(),
+        };
+        Told {
+            ready: ready.into_values().flatten().collect(),
+            failed: failed.into_values().flatten().collect(),
+        }
+    }
+}
+
+/// Those who waited, to be told without a lock.
+#[derive(Default)]
+pub(crate) struct Told {
+    ready: Vec<Done>,
+    failed: Vec<Done>,
+}
+
+impl Told {
+    pub fn tell(self) {
+        self.ready.into_iter().for_each(|done| done(Ok(())));
+        self.failed.into_iter().for_each(|done| done(Err(Failure::Log)));
+    }
+}
+
+/// The state under its lock, and what its threads sleep on. Each sleep has a limit.
+pub(crate) struct Locked {
+    state: Mutex<State>,
+    /// The log's threads: records wait.
+    pub records: Condvar,
+    /// The digest's thread.
+    pub digest: Condvar,
+    /// Calls for which the log had no room, or no blocks were granted.
+    pub room: Condvar,
+}
+
+impl Locked {
+    pub fn new(state: State) -> Self {
+        Self {
+            state: Mutex::new(state),
+            records: Condvar::new(),
+            digest: Condvar::new(),
+            room: Condvar::new(),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked has left the engine's state as the step before had it, or its failure is noted by its guard.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps on one of the conditions, at most for a limit.
+    pub fn sleep<'g>(
+        condition: &Condvar,
+        guard: MutexGuard<'g, State>,
+        limit: Duration,
+    ) -> MutexGuard<'g, State> {
+        match condition.wait_timeout(guard, limit) {
+            Ok((guard, _)) => guard,
+            Err(poisoned) => poisoned.into_inner().0,
+        }
+    }
+}
