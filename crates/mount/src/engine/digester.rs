@@ -1,9 +1,10 @@
 //! The digest: what the log has goes into the tree, and the log gets its room back.
 
-use super::recover::{digest_frames, read_frames};
-use super::state::{LOOK_AGAIN, Locked};
+use super::recover::{devices_for_data, digest_frames, read_frames};
+use super::state::{LOOK_AGAIN, Locked, State};
 use super::{Failure, Shared};
 use crate::media::{Disks, First};
+use fs::client::Budget;
 use fs::digest::DigestError;
 use fs::grants::{Grants, Reason};
 use fs::log::{Frame, Reader, Ring, Ticket};
@@ -98,6 +99,15 @@ impl Keeper {
         Ok(())
     }
 
+    /// Tells the client what room there is.
+    pub fn tell_room(&self, state: &mut State) {
+        let devices = devices_for_data(&self.tree);
+        state.client.set_budget(Budget::of(&self.tree, &devices));
+        state.free = (0..self.tree.devices() as u8)
+            .map(|device| self.tree.free(device))
+            .collect();
+    }
+
     /// Makes the changes of the tree durable, and lets readers and the log's writer know.
     pub fn commit(&mut self, locked: &Locked) -> Result<(), Error> {
         let plan = self.tree.plan(&self.disks)?;
@@ -112,8 +122,9 @@ impl Keeper {
         self.roots = [consumed, self.digested];
         let mut state = locked.lock();
         state.reader.follow(&plan);
-        state.overlay.digested(self.frame.0);
+        state.client.digested(self.frame);
         state.writer.consumed(consumed);
+        self.tell_room(&mut state);
         drop(state);
         locked.room.notify_all();
         Ok(())
@@ -138,7 +149,7 @@ impl Shared {
                     true => (newest, quiet.1 + LOOK_AGAIN),
                     false => (newest, Duration::ZERO),
                 };
-                if quiet.1 >= IDLE && !state.overlay.is_empty() {
+                if quiet.1 >= IDLE && !state.client.overlay().is_empty() {
                     state.digest_wanted = true;
                     quiet.1 = Duration::ZERO;
                 }

@@ -17,19 +17,20 @@ mod digester;
 mod logger;
 mod recover;
 mod state;
+mod turn;
 
 pub use digester::Counts;
 pub use recover::{LOG_BYTES_MIN, OpenError, Recovery};
 pub use state::Done;
+pub use turn::Turn;
 
 use crate::media::Disks;
 use digester::Keeper;
+use fs::client::{Client, Options as ClientOptions};
 use fs::errno::Errno;
 use fs::format::BLOCK_BYTES;
 use fs::log::{Options as LogOptions, Ticket, Writer};
 use fs::media::Volume;
-use fs::op::Op;
-use fs::overlay::{Below, Overlay, ReadError};
 use fs::tree::Tree;
 use os::sync::{Arc, Mutex, MutexGuard, PoisonError, thread};
 use state::{LOOK_AGAIN, Locked, State};
@@ -41,6 +42,8 @@ const LOG_THREADS: usize = 2;
 const WRITES_MAX: usize = 16;
 /// Bytes of nodes in memory, of each of the two trees.
 const CACHE_BYTES: usize = 64 << 20;
+/// Bytes of data that a record has, at most: what is longer goes to blocks, and is written once.
+const RECORD_BYTES_MAX: u32 = 32 << 10;
 
 /// When a call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub struct Options {
     pub log_bytes: Option<u64>,
     /// Bytes of nodes in memory, of each of the two trees.
     pub cache_bytes: usize,
+    /// Permissions are looked at; not if the kernel has.
+    pub checks_permissions: bool,
     /// Open it although acknowledged calls are lost.
     pub despite_damage: bool,
     /// Hears of what goes wrong later.
@@ -72,6 +77,7 @@ impl Default for Options {
             mode: None,
             log_bytes: None,
             cache_bytes: CACHE_BYTES,
+            checks_permissions: true,
             despite_damage: false,
             tell: Arc::new(|_| {}),
         }
@@ -101,21 +107,6 @@ pub enum Failure {
     Read,
 }
 
-impl From<ReadError> for Failure {
-    fn from(error: ReadError) -> Self {
-        match error {
-            ReadError::Posix(errno) => Self::Posix(errno),
-            ReadError::Tree(_) => Self::Read,
-        }
-    }
-}
-
-impl From<fs::media::Error> for Failure {
-    fn from(_: fs::media::Error) -> Self {
-        Self::Read
-    }
-}
-
 struct SharedOptions {
     mode: Mode,
     tell: Arc<dyn Fn(&str) + Send + Sync>,
@@ -139,34 +130,13 @@ impl Shared {
 /// A file system that is open.
 pub struct Engine {
     shared: Arc<Shared>,
-    threads: Vec<thread::JoinHandle<()>>,
-    digest: Option<thread::JoinHandle<()>>,
+    threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
-/// A call's time under the lock.
-pub struct Turn<'t> {
-    state: &'t mut State,
-    disks: &'t Disks,
-}
-
-impl Turn<'_> {
-    /// The overlay, and the tree below it, to be read.
-    pub fn view(&mut self) -> (&mut Overlay, Below<'_>) {
-        self.state.view(self.disks)
-    }
-
-    /// Logs one call, which all see from now on.
-    ///
-    /// # Errors
-    /// [`Failure`]; then nothing has changed.
-    pub fn log(&mut self, call: &[Op<'_>]) -> Result<Ticket, Failure> {
-        self.state.log(self.disks, call)
-    }
-
-    /// The frame of the newest call.
-    pub fn newest(&self) -> Ticket {
-        self.state.newest
-    }
+/// What a call found missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    digest: bool,
 }
 
 impl Engine {
@@ -188,8 +158,14 @@ impl Engine {
         let start = opened.record.digested;
         let writer = Writer::new(opened.ring.clone(), start, writer_options);
         let reader = Tree::open(&disks, &opened.volume, options.cache_bytes)?;
-        let overlay = Overlay::new(opened.volume.mark);
-        let state = State::new(overlay, reader, writer, opened.ring.bytes());
+        let client_options = ClientOptions {
+            checks_permissions: options.checks_permissions,
+            record_bytes_max: (writer_options.frame_bytes_max / 4).min(RECORD_BYTES_MAX),
+            ..ClientOptions::default()
+        };
+        let mut client = Client::new(opened.volume.mark, client_options);
+        client.grant_inodes(opened.tree.next_inode()..u64::MAX);
+        let mut state = State::new(client, reader, writer, opened.ring.bytes());
         let keeper = Keeper {
             tree: opened.tree,
             grants: opened.grants,
@@ -201,6 +177,7 @@ impl Engine {
             disks: disks.clone(),
             counts: Counts::default(),
         };
+        keeper.tell_room(&mut state);
         let shared = Arc::new(Shared {
             options: SharedOptions {
                 mode,
@@ -224,14 +201,10 @@ impl Engine {
                 .expect("the system has room for a thread")
         };
         let count = if shared.is_immediate { 1 } else { LOG_THREADS };
-        let threads = (0..count).map(|_| spawn("fs-log", Shared::write_in_turn));
-        let threads = threads.collect();
-        let digest = Some(spawn("fs-digest", Shared::digest_in_turn));
-        Self {
-            shared,
-            threads,
-            digest,
-        }
+        let log = (0..count).map(|_| spawn("fs-log", Shared::write_in_turn));
+        let digest = spawn("fs-digest", Shared::digest_in_turn);
+        let threads = Mutex::new(log.chain([digest]).collect());
+        Self { shared, threads }
     }
 
     /// When calls return.
@@ -250,8 +223,15 @@ impl Engine {
         let mut turn = Turn {
             state: &mut state,
             disks: &self.shared.disks,
+            wanted: Wanted::default(),
         };
-        call(&mut turn)
+        let result = call(&mut turn);
+        let wanted = turn.wanted;
+        drop(state);
+        if wanted.digest {
+            self.shared.locked.digest.notify_one();
+        }
+        result
     }
 
     /// Calls `done` when a frame is durable, or when it cannot be any more: at once, or in a thread of the log.
@@ -341,7 +321,7 @@ impl Engine {
     ///
     /// # Errors
     /// Something failed before, or now.
-    pub fn close(mut self) -> Result<(), Failure> {
+    pub fn close(&self) -> Result<(), Failure> {
         let synced = self.sync();
         self.stop();
         if synced.is_ok() {
@@ -356,11 +336,12 @@ impl Engine {
         }
     }
 
-    fn stop(&mut self) {
+    fn stop(&self) {
         self.shared.locked.lock().is_stopping = true;
         self.shared.locked.records.notify_all();
         self.shared.locked.digest.notify_all();
-        for thread in self.threads.drain(..).chain(self.digest.take()) {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
             // A panic was reported when it happened.
             let _ = thread.join();
         }

@@ -357,14 +357,9 @@ pub(crate) fn digest_frames(
     Ok(done)
 }
 
-/// Devices in the order in which data of records go to them: the fastest first, as long as it keeps room for the tree.
+/// Devices in the order in which data of records go to them: device 0 is the last one, as only it has room for the tree.
 pub(crate) fn devices_for_data(tree: &Tree) -> Vec<u8> {
-    let all: Vec<u8> = (0..tree.devices() as u8).collect();
-    let is_short = tree.room() < 4 * tree.reserve_blocks();
-    match is_short && all.len() > 1 {
-        true => all[1..].iter().chain(&all[..1]).copied().collect(),
-        false => all,
-    }
+    (1..tree.devices() as u8).chain([0]).collect()
 }
 
 /// The one client of a file system has a lease of everything.

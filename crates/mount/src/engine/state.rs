@@ -1,11 +1,9 @@
 //! What the threads of an engine share under one lock: the client with what it has not digested, the log's writer, and those who wait.
 
 use super::Failure;
-use crate::media::Disks;
-use fs::log::{AddError, Ticket, Write, Writer};
-use fs::op::Op;
-use fs::overlay::{Below, Overlay};
-use fs::tree::{Tree, View};
+use fs::client::Client;
+use fs::log::{Ticket, Write, Writer};
+use fs::tree::Tree;
 use os::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +18,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const DIGEST_PERCENT: u64 = 30;
 
 pub(crate) struct State {
-    pub overlay: Overlay,
+    pub client: Client,
     /// The tree as of the newest root: readers wait for no digest.
     pub reader: Tree,
     pub writer: Writer,
@@ -32,8 +30,10 @@ pub(crate) struct State {
     /// Devices with data of `Place` that were not flushed: a bit for each.
     pub unflushed: u8,
     waiting: BTreeMap<Ticket, Vec<Done>>,
-    /// Calls that found the log full since the last digest.
+    /// Calls that found no room since the last digest.
     pub stalled: u64,
+    /// Free blocks of each device, as of the newest root.
+    pub free: Vec<u64>,
     /// A digest is to be done, however little there is.
     pub digest_wanted: bool,
     /// Blocks are to be granted.
@@ -42,9 +42,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub fn new(overlay: Overlay, reader: Tree, writer: Writer, ring_bytes: u64) -> Self {
+    pub fn new(client: Client, reader: Tree, writer: Writer, ring_bytes: u64) -> Self {
         Self {
-            overlay,
+            client,
             reader,
             writer,
             ring_bytes,
@@ -53,6 +53,7 @@ impl State {
             unflushed: 0,
             waiting: BTreeMap::new(),
             stalled: 0,
+            free: Vec::new(),
             digest_wanted: false,
             blocks_wanted: false,
             is_stopping: false,
@@ -68,42 +69,6 @@ impl State {
     pub fn wants_digest(&self) -> bool {
         let is_full = self.stalled > 0 || self.used() * 100 >= self.ring_bytes * DIGEST_PERCENT;
         self.failure.is_none() && (self.digest_wanted || is_full)
-    }
-
-    /// The overlay, and the tree below it.
-    pub fn view<'s>(&'s mut self, disks: &'s Disks) -> (&'s mut Overlay, Below<'s>) {
-        let below = Below {
-            tree: &mut self.reader,
-            media: disks,
-            view: View::Pending,
-        };
-        (&mut self.overlay, below)
-    }
-
-    /// Logs one call, which is then seen by all. Refused, nothing has changed.
-    pub fn log(&mut self, disks: &Disks, call: &[Op<'_>]) -> Result<Ticket, Failure> {
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
-        let ticket = self.writer.add(call).map_err(|error| match error {
-            AddError::Latched => Failure::Log,
-            AddError::Busy => Failure::Busy,
-            AddError::Full { .. } => {
-                self.stalled += 1;
-                Failure::Busy
-            }
-            AddError::TooLong { .. } => Failure::TooLong,
-        })?;
-        self.newest = ticket;
-        let (overlay, mut below) = self.view(disks);
-        for op in call {
-            if overlay.apply(&mut below, op, ticket.0).is_err() {
-                // The record is in the log, and nobody can see it: what is read from here on would be wrong.
-                self.failure = Some(Failure::Read);
-                return Err(Failure::Read);
-            }
-        }
-        Ok(ticket)
     }
 
     /// Calls `done` when a frame is durable.
