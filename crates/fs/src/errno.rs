@@ -15,9 +15,18 @@ pub enum Errno {
     /// A block is not what its checksum says.
     #[error("input/output error")]
     Io = 5,
+    /// There are no data behind the offset.
+    #[error("no such device or address")]
+    NoAddress = 6,
     /// The value of an attribute is longer than any may be.
     #[error("argument list too long")]
     TooBig = 7,
+    /// The caller may not do it.
+    #[error("permission denied")]
+    Access = 13,
+    /// The root directory cannot go.
+    #[error("device or resource busy")]
+    Busy = 16,
     /// The name is taken.
     #[error("file exists")]
     Exists = 17,
@@ -36,7 +45,7 @@ pub enum Errno {
     /// It would end too far away.
     #[error("file too large")]
     FileTooBig = 27,
-    /// An attribute is longer than the format has room for.
+    /// A device is full, or an attribute is longer than the format has room for.
     #[error("no space left on device")]
     NoSpace = 28,
     /// An inode has as many names as it can have.
@@ -51,6 +60,9 @@ pub enum Errno {
     /// It has entries.
     #[error("directory not empty")]
     NotEmpty = 39,
+    /// A symbolic link in the place of what it leads to.
+    #[error("too many levels of symbolic links")]
+    Loop = 40,
     /// No such attribute.
     #[error("no data available")]
     NoData = 61,

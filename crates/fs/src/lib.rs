@@ -11,6 +11,7 @@ mod bits;
 mod cache;
 pub mod census;
 pub mod check;
+pub mod client;
 pub mod coalesce;
 pub mod commit;
 pub mod content;

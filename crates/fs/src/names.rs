@@ -35,6 +35,11 @@ pub const fn kind_of(mode: u32) -> u8 {
 }
 
 impl<'a> Dirent<'a> {
+    /// Bytes that one takes whose name has so many.
+    pub(crate) const fn bytes(name_bytes: usize) -> usize {
+        DIRENT_HEAD_BYTES + name_bytes
+    }
+
     /// Reads all entries of a value.
     ///
     /// # Errors
@@ -65,6 +70,11 @@ impl<'a> Dirent<'a> {
 }
 
 impl<'a> Attribute<'a> {
+    /// Bytes that one takes whose name and value have so many.
+    pub(crate) const fn bytes(name_bytes: usize, value_bytes: usize) -> usize {
+        ATTRIBUTE_HEAD_BYTES + name_bytes + value_bytes
+    }
+
     /// Reads all attributes of a value.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ use crate::format::{BLOCK_BYTES, Key, Kind, Place, hash_of};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_MASK, Time};
 use crate::media::{Error, Media, read_block};
 use crate::names::{Attribute, Dirent, kind_of};
+use crate::node::VALUE_BYTES_MAX;
 use crate::op::{Action, Allocation, Entry, Fate, OFFSET_MAX, Op, Target};
 use crate::spans::{Cut, Spans};
 use crate::tree::{Tree, View};
@@ -213,6 +214,61 @@ impl Overlay {
         let entries = Dirent::parse_all(&value).map_err(senseless(below.tree))?;
         let found = entries.iter().find(|entry| entry.name == name);
         Ok(found.map(|entry| entry.inode))
+    }
+
+    /// Whether the names of a hash have room for one more of so many bytes. It counts what the digest counts when it comes to the name: all
+    /// that are there now.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    pub(crate) fn has_entry_room(
+        &self,
+        below: &mut Below<'_>,
+        (parent, hash): (u64, u64),
+        name_bytes: usize,
+    ) -> Result<bool, Error> {
+        let bytes_of = |name: &[u8]| Dirent::bytes(name.len());
+        let mut bytes = Dirent::bytes(name_bytes);
+        let own = |name: &[u8]| self.names.get(&(parent, hash, name.to_vec()));
+        let key = Key::new(parent, Kind::Entry, hash);
+        if let Some(value) = below.tree.get(below.media, below.view, key)? {
+            let entries = Dirent::parse_all(&value).map_err(senseless(below.tree))?;
+            let left = entries.iter().filter(|entry| own(entry.name).is_none());
+            bytes += left.map(|entry| bytes_of(entry.name)).sum::<usize>();
+        }
+        let of_hash = (parent, hash, Vec::new())..(parent, hash + 1, Vec::new());
+        let own = self.names.range(of_hash).filter(|(_, at)| at.value.is_some());
+        bytes += own.map(|((_, _, name), _)| bytes_of(name)).sum::<usize>();
+        Ok(bytes <= VALUE_BYTES_MAX)
+    }
+
+    /// Whether the attributes of a hash have room for one, which may be there, with a value of so many bytes.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    pub(crate) fn has_attribute_room(
+        &self,
+        below: &mut Below<'_>,
+        (inode, name): (u64, &[u8]),
+        value_bytes: usize,
+    ) -> Result<bool, Error> {
+        let hash = hash_of(name, self.mark);
+        let mut others = BTreeMap::new();
+        let key = Key::new(inode, Kind::Attribute, hash);
+        if let Some(value) = below.tree.get(below.media, below.view, key)? {
+            let all = Attribute::parse_all(&value).map_err(senseless(below.tree))?;
+            others.extend(all.iter().map(|it| (it.name.to_vec(), Some(it.value.len()))));
+        }
+        let own = self
+            .attributes
+            .range((inode, Vec::new())..(inode + 1, Vec::new()));
+        let of_hash = own.filter(|((_, name), _)| hash_of(name, self.mark) == hash);
+        others.extend(of_hash.map(|((_, name), at)| (name.clone(), at.value.as_ref().map(Vec::len))));
+        others.insert(name.to_vec(), Some(value_bytes));
+        let bytes = others
+            .iter()
+            .filter_map(|(name, value)| value.map(|value| Attribute::bytes(name.len(), value)));
+        Ok(bytes.sum::<usize>() <= VALUE_BYTES_MAX)
     }
 
     /// Up to `count` entries of a directory, those whose cookies are above one: 0 for the first. `.` and `..` are for the caller.

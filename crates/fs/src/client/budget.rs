@@ -1,0 +1,254 @@
+//! Room for what was acknowledged: a call is refused when the digest might find none for it.
+//!
+//! Each operation that is logged *promises* blocks: as many as the digest may take for it, at most. A call is taken if all promises and its
+//! own fit into the [`Budget`]. A promise ends when its operation is in the tree, and the budget is then read anew. `docs/format/fs.md`,
+//! "Room", has the argument.
+
+use crate::op::{Action, Allocation, Op, blocks_of};
+use crate::tree::Tree;
+use crate::value::ExtentRecord;
+use std::collections::VecDeque;
+
+/// Blocks that a log's operations may take until the budget is read anew. Who gives budgets to several logs divides this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budget {
+    /// Of device 0, for what lets files grow.
+    pub growth: u64,
+    /// Of device 0, for what only deletes: the reserve is among these.
+    pub deletion: u64,
+    /// Of other devices, for data of records.
+    pub data: u64,
+    /// Data that find no room there go to device 0.
+    pub is_shared: bool,
+    /// That one changed key takes, at most.
+    pub key: u64,
+    /// That come free with the next commits.
+    pub held: u64,
+}
+
+/// Keys that the digest of one operation changes, at most: what it asks for room in front of each.
+const KEYS_OF_OPERATION: u64 = 9;
+/// Levels that the tree grows before a budget is read anew, at most. A third one takes 7,000 splits of nodes, for each of which a key has
+/// promised ten times what it takes.
+const LEVELS: u64 = 2;
+/// Blocks of a key for each level: see [`Tree::places_max`].
+const BLOCKS_OF_LEVEL: u64 = 3;
+/// What the reserve grows with a level: see [`Tree::reserve_blocks`].
+const RESERVE_OF_LEVEL: u64 = 52;
+
+impl Budget {
+    /// Of a tree for one log, whose records' data go to `devices`.
+    ///
+    /// # Panics
+    /// If device 0 is among them and not the last: data would take what the tree needs while there is room elsewhere.
+    pub fn of(tree: &Tree, devices: &[u8]) -> Self {
+        let is_shared = devices.last() == Some(&0);
+        let others = &devices[..devices.len() - usize::from(is_shared)];
+        assert!(!others.contains(&0), "device 0 is the last one that data go to");
+        let known = |device: &&u8| usize::from(**device) < tree.devices();
+        let room = |device: u8| tree.space.room(device);
+        let key = tree.places_max() as u64;
+        let checks = KEYS_OF_OPERATION * (key + BLOCKS_OF_LEVEL);
+        let held = |device: u8| tree.free(device) - room(device);
+        Self {
+            growth: tree
+                .room()
+                .saturating_sub(tree.reserve_blocks() + RESERVE_OF_LEVEL + checks),
+            deletion: tree.room().saturating_sub(checks),
+            data: others.iter().filter(known).map(|device| room(*device)).sum(),
+            is_shared,
+            key: key + LEVELS * BLOCKS_OF_LEVEL,
+            held: held(0)
+                + others
+                    .iter()
+                    .filter(known)
+                    .map(|device| held(*device))
+                    .sum::<u64>(),
+        }
+    }
+}
+
+/// What operations may take, in units that do not depend on the tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Keys that change.
+    pub keys: u64,
+    /// Records of extents.
+    pub records: u64,
+    /// Blocks of data.
+    pub data: u64,
+    /// Operations that let files grow.
+    pub growing: u64,
+}
+
+impl Cost {
+    /// Of an operation. Of one that reserves blocks, `gaps` are the ranges of blocks that are not there, and how many these blocks are.
+    pub fn of(op: &Op<'_>, gaps: (u64, u64)) -> Self {
+        let grows = |keys: u64, records: u64, data: u64| Self {
+            keys,
+            records,
+            data,
+            growing: 1,
+        };
+        let deletes = |keys: u64| Self {
+            keys,
+            ..Self::default()
+        };
+        let touched = |offset: u64, bytes: u64| blocks_of(offset.saturating_add(bytes)) - offset / 4096;
+        let extents = |blocks: u64| blocks.div_ceil(ExtentRecord::BLOCKS_MAX);
+        match &op.action {
+            // The inode, its name, the directory, a target; a long target is data.
+            Action::Create { target, .. } => match target.is_empty() {
+                true => grows(3, 0, 0),
+                false => grows(6, EDGES + 1, 1),
+            },
+            Action::Link { .. } => grows(4, 0, 0),
+            // The name, the directory, the inode, the orphan; and both ends of what a deleted inode has.
+            Action::Unlink { .. } => deletes(7),
+            Action::Rename { .. } => grows(10, 0, 0),
+            Action::Set(_) => deletes(1),
+            Action::Attribute { value: None, .. } => deletes(2),
+            Action::Attribute { .. } => grows(2, 0, 0),
+            Action::Release => deletes(4),
+            Action::Truncate { size } if size % 4096 == 0 => Self {
+                records: EDGES,
+                ..deletes(3)
+            },
+            Action::Truncate { .. } => grows(3, EDGES + 1, 1),
+            Action::Write { offset, data } => {
+                let blocks = touched(*offset, data.len() as u64);
+                grows(3, EDGES + blocks, blocks)
+            }
+            Action::Place { sums, .. } => grows(3, EDGES + extents(sums.len() as u64), 0),
+            Action::Allocate {
+                what: Allocation::Reserve,
+                ..
+            } => grows(3, EDGES + gaps.0 + extents(gaps.1), gaps.1),
+            Action::Allocate {
+                what: Allocation::Hole,
+                ..
+            } => grows(3, EDGES, 2),
+            Action::Allocate { offset, bytes, .. } => {
+                let blocks = touched(*offset, *bytes);
+                grows(3, EDGES + extents(blocks), blocks + 2)
+            }
+        }
+    }
+
+    /// Of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            keys: self.keys.saturating_add(other.keys),
+            records: self.records.saturating_add(other.records),
+            data: self.data.saturating_add(other.data),
+            growing: self.growing + other.growing,
+        }
+    }
+
+    fn less(self, other: Self) -> Self {
+        Self {
+            keys: self.keys - other.keys,
+            records: self.records - other.records,
+            data: self.data - other.data,
+            growing: self.growing - other.growing,
+        }
+    }
+}
+
+/// Records of the extents that the ends of a range cut, and of the changed ranges beside them.
+const EDGES: u64 = 8;
+/// Refusals while nothing is promised, after which room does not come any more: what a commit frees is free two commits later.
+const WAITS_MAX: u32 = 3;
+
+/// What is promised.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    budget: Budget,
+    /// Of each frame that is not in the tree.
+    frames: VecDeque<(u64, Cost)>,
+    sum: Cost,
+    waits: u32,
+}
+
+/// Why there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// A digest and two commits may make some.
+    Yet,
+    /// The devices are full.
+    Ever,
+}
+
+impl Ledger {
+    pub(crate) fn set(&mut self, budget: Budget) {
+        self.budget = budget;
+    }
+
+    pub(crate) fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    /// Blocks of device 0 for the tree, and for data.
+    fn blocks(&self, cost: Cost) -> u64 {
+        let Budget {
+            data, is_shared, key, ..
+        } = self.budget;
+        // The position of the log is a key of each digest, which takes a frame at least.
+        let keys = cost.keys.saturating_add(self.frames.len() as u64 + 1);
+        let tree = keys.saturating_mul(key).saturating_add(cost.records);
+        match (cost.data.saturating_sub(data), is_shared) {
+            (1.., false) => u64::MAX,
+            (spilled, _) => tree.saturating_add(spilled),
+        }
+    }
+
+    fn fits(&self, sum: Cost) -> bool {
+        let blocks = self.blocks(sum);
+        let is_deletion = sum.growing == 0 && blocks <= self.budget.deletion;
+        blocks <= self.budget.growth || is_deletion
+    }
+
+    /// Whether there is room for more beside all that is promised.
+    pub(crate) fn admit(&mut self, cost: Cost) -> Result<(), NoRoom> {
+        if self.fits(self.sum.and(cost)) {
+            self.waits = 0;
+            return Ok(());
+        }
+        let is_waiting = !self.frames.is_empty();
+        if is_waiting || (self.budget.held > 0 && self.waits < WAITS_MAX) {
+            self.waits += u32::from(!is_waiting);
+            return Err(NoRoom::Yet);
+        }
+        self.waits = 0;
+        Err(NoRoom::Ever)
+    }
+
+    /// Blocks of device 0 that nothing was promised of.
+    pub(crate) fn left(&self) -> u64 {
+        self.budget.growth.saturating_sub(self.blocks(self.sum))
+    }
+
+    /// Blocks for data that nothing was promised of.
+    pub(crate) fn data_left(&self) -> u64 {
+        let shared = if self.budget.is_shared { self.left() } else { 0 };
+        self.budget.data.saturating_sub(self.sum.data) + shared
+    }
+
+    /// Notes the promises of a frame.
+    pub(crate) fn promise(&mut self, position: u64, cost: Cost) {
+        self.sum = self.sum.and(cost);
+        match self.frames.back_mut() {
+            Some((last, sum)) if *last == position => *sum = sum.and(cost),
+            _ => self.frames.push_back((position, cost)),
+        }
+    }
+
+    /// Frames up to a position are in the tree.
+    pub(crate) fn digested(&mut self, position: u64) {
+        while let Some((_, cost)) = self.frames.front().filter(|(at, _)| *at <= position) {
+            self.sum = self.sum.less(*cost);
+            self.frames.pop_front();
+        }
+    }
+}
