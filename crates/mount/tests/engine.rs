@@ -6,11 +6,13 @@
 )]
 
 use fs::check::{Depth, check_to};
+use fs::client::{Call, Caller, Client, Where};
+use fs::errno::Errno;
 use fs::format::{ROOT_INODE, Tier};
-use fs::inode::{Inode, TYPE_FILE, Time};
+use fs::inode::{Inode, Time};
+use fs::log::Ticket;
 use fs::make::Make;
-use fs::op::{Action, Entry, Op};
-use mount::engine::{Engine, Failure, Mode, Options, Recovery, make};
+use mount::engine::{Engine, Failure, Mode, Options, Recovery, Write, make};
 use mount::media::{Access, DeviceSpec, Disks, Source};
 use std::path::Path;
 use std::sync::mpsc;
@@ -80,45 +82,21 @@ impl Rig {
     }
 }
 
-fn create(number: u64, name: &str) -> Op<'static> {
-    Op {
-        inode: number,
-        time: TIME,
-        action: Action::Create {
-            entry: Entry::new(ROOT_INODE, name.as_bytes().to_vec()),
-            mode: TYPE_FILE | 0o644,
-            uid: 0,
-            gid: 0,
-            device: 0,
-            target: Vec::new().into(),
-        },
-    }
-}
-
-fn write(number: u64, offset: u64, data: Vec<u8>) -> Op<'static> {
-    Op {
-        inode: number,
-        time: TIME,
-        action: Action::Write {
-            offset,
-            data: data.into(),
-        },
-    }
-}
-
-/// Logs a call, and waits for room if it must.
-fn log(engine: &Engine, call: &[Op<'_>]) -> fs::log::Ticket {
+/// Does a call, and waits for room if it must.
+fn call<R>(
+    engine: &Engine,
+    call: impl Fn(&mut Client, &mut Call<'_, '_>) -> Result<R, fs::client::Failure>,
+) -> R {
     loop {
-        match engine.turn(|turn| turn.log(call)) {
-            Ok(ticket) => return ticket,
+        match engine.turn(|turn| turn.call(Caller::default(), &call)) {
+            Ok(result) => return result,
             Err(Failure::Busy) => engine.wait_for_room(),
             Err(failure) => panic!("{failure}"),
         }
     }
 }
 
-fn durable(engine: &Engine, call: &[Op<'_>]) {
-    let ticket = log(engine, call);
+fn wait(engine: &Engine, ticket: Ticket) {
     let (tell, told) = mpsc::channel();
     engine.when_durable(
         ticket,
@@ -127,24 +105,53 @@ fn durable(engine: &Engine, call: &[Op<'_>]) {
     told.recv().expect("it is told").expect("the medium works");
 }
 
+/// Makes a file with data, durably. Its number.
+fn file(engine: &Engine, name: &str, data: &[u8]) -> u64 {
+    let mode = (0o644, true);
+    let made = call(engine, |client, call| {
+        client.create_or_find(call, (ROOT_INODE, name.as_bytes()), mode)
+    });
+    wait(engine, made.ticket.expect("it is new"));
+    put(engine, made.number, 0, data);
+    made.number
+}
+
+fn put(engine: &Engine, inode: u64, offset: u64, data: &[u8]) {
+    let write = Write {
+        caller: Caller::default(),
+        inode,
+        at: Where::At(offset),
+        data,
+        takes_set_id: false,
+    };
+    let (bytes, ticket) = loop {
+        match engine.write(&write) {
+            Err(Failure::Busy) => engine.wait_for_room(),
+            result => break result.expect("there is room"),
+        }
+    };
+    assert_eq!(bytes, data.len());
+    wait(engine, ticket.expect("it is of some bytes"));
+}
+
 fn find(engine: &Engine, name: &str) -> Option<(u64, Inode)> {
-    engine.turn(|turn| {
-        let (overlay, mut below) = turn.view();
-        let found = overlay.lookup(&mut below, ROOT_INODE, name.as_bytes());
-        let number = found.expect("it can be read")?;
-        let inode = overlay.inode(&mut below, number).expect("it can be read");
-        Some((number, inode.expect("a name leads somewhere")))
-    })
+    let found = engine.turn(|turn| {
+        turn.call(Caller::default(), |client, call| {
+            client.lookup(call, (ROOT_INODE, name.as_bytes()))
+        })
+    });
+    match found {
+        Ok(found) => Some(found),
+        Err(Failure::Posix(Errno::NoEntry)) => None,
+        Err(failure) => panic!("{failure}"),
+    }
 }
 
 fn read(engine: &Engine, number: u64, bytes: usize) -> Vec<u8> {
-    engine.turn(|turn| {
-        let (overlay, mut below) = turn.view();
-        let mut data = vec![0; bytes];
-        let count = overlay.read(&mut below, (number, 0), &mut data);
-        data.truncate(count.expect("it can be read"));
-        data
-    })
+    let mut data = vec![0; bytes];
+    let count = engine.read((number, 0), &mut data).expect("it can be read");
+    data.truncate(count);
+    data
 }
 
 fn data_of(number: u64, bytes: usize) -> Vec<u8> {
@@ -168,8 +175,8 @@ fn kill_keeps_what_was_acknowledged(devices: &[(Tier, u64)], mode: Mode, log_byt
             assert_eq!(read(&engine, number, 4000), data_of(number, 2000));
         }
         for _ in 0..300 {
-            durable(&engine, &[create(next, &format!("f{next}"))]);
-            durable(&engine, &[write(next, 0, data_of(next, 2000))]);
+            let number = file(&engine, &format!("f{next}"), &data_of(next, 2000));
+            assert_eq!(number, next);
             next += 1;
         }
         assert_eq!(engine.status().digest.refused, 0);
@@ -178,6 +185,7 @@ fn kill_keeps_what_was_acknowledged(devices: &[(Tier, u64)], mode: Mode, log_byt
     }
     let (engine, _) = rig.open();
     engine.close().expect("all goes well");
+    drop(engine);
     let (engine, recovery) = rig.open();
     assert_eq!(recovery.operations, 0, "after a close the log has nothing");
     assert!(find(&engine, &format!("f{}", next - 1)).is_some());
@@ -187,7 +195,7 @@ fn kill_keeps_what_was_acknowledged(devices: &[(Tier, u64)], mode: Mode, log_byt
 
 #[test]
 fn on_mapped_memory_a_kill_keeps_what_was_acknowledged() {
-    kill_keeps_what_was_acknowledged(&[(Tier::Memory, 32 << 20)], Mode::Sync, 4 << 20);
+    kill_keeps_what_was_acknowledged(&[(Tier::Memory, 512 << 20)], Mode::Sync, 4 << 20);
 }
 
 #[test]
@@ -206,8 +214,7 @@ fn callers_at_once_on_a_small_log_all_end() {
             scope.spawn(move || {
                 for at in 0..500 {
                     let number = 10 + thread * 1000 + at;
-                    durable(engine, &[create(number, &format!("f{number}"))]);
-                    durable(engine, &[write(number, 0, data_of(number, 3000))]);
+                    file(engine, &format!("f{number}"), &data_of(number, 3000));
                 }
             });
         }
@@ -216,9 +223,124 @@ fn callers_at_once_on_a_small_log_all_end() {
     assert_eq!(status.digest.first_refused, None);
     assert!(status.digest.commits > 10, "the log was full often: {status:?}");
     engine.close().expect("all goes well");
+    drop(engine);
     let (engine, _) = rig.open();
     for number in (0..4).flat_map(|thread| (0..500).map(move |at| 10 + thread * 1000 + at)) {
-        assert_eq!(read(&engine, number, 4000), data_of(number, 3000));
+        let (inode, _) = find(&engine, &format!("f{number}")).expect("it was acknowledged");
+        assert_eq!(read(&engine, inode, 4000), data_of(number, 3000));
+    }
+    drop(engine);
+    rig.assert_clean();
+}
+
+/// Writes of many sizes and places, some of which go to granted blocks, beside a copy in memory.
+fn large_writes_are_read_back_before_and_after_a_kill(devices: &[(Tier, u64)]) {
+    let mut rig = Rig::new(devices);
+    rig.options.log_bytes = Some(512 << 10);
+    let mut copy = vec![0; 6 << 20];
+    let (engine, _) = rig.open();
+    let number = file(&engine, "large", &copy[..1]);
+    let mut size = 1;
+    for step in 0..60u64 {
+        let (from, bytes) = (step * 977_777 % (5 << 20), 1 + step * 131_071 % (1 << 20));
+        let from = if step % 3 == 0 { from / 4096 * 4096 } else { from } as usize;
+        let data = data_of(step, bytes as usize);
+        put(&engine, number, from as u64, &data);
+        copy[from..from + data.len()].copy_from_slice(&data);
+        size = size.max(from + data.len());
+        if step % 7 == 0 {
+            engine.digest();
+        }
+        assert!(
+            read(&engine, number, copy.len()) == copy[..size],
+            "after write {step}"
+        );
+    }
+    assert_eq!(engine.status().digest.first_refused, None);
+    drop(engine);
+    let (engine, recovery) = rig.open();
+    assert_eq!(recovery.refused, 0);
+    assert!(read(&engine, number, copy.len()) == copy[..size]);
+    drop(engine);
+    rig.assert_clean();
+}
+
+#[test]
+fn on_memory_large_writes_are_read_back() {
+    large_writes_are_read_back_before_and_after_a_kill(&[(Tier::Memory, 64 << 20)]);
+}
+
+#[test]
+fn on_two_files_large_writes_are_read_back() {
+    large_writes_are_read_back_before_and_after_a_kill(&[(Tier::Flash, 16 << 20), (Tier::Disk, 64 << 20)]);
+}
+
+#[test]
+fn a_full_file_system_says_so_loses_nothing_and_takes_more_after_deletions() {
+    let rig = Rig::new(&[(Tier::Memory, 16 << 20)]);
+    let (engine, _) = rig.open();
+    let data = data_of(7, 200_000);
+    let mut made: Vec<u64> = Vec::new();
+    let fill = |made: &mut Vec<u64>| loop {
+        let name = format!("f{}", made.len());
+        let result = loop {
+            let result = engine.turn(|turn| {
+                turn.call(Caller::default(), |client, call| {
+                    client.create_or_find(call, (ROOT_INODE, name.as_bytes()), (0o644, false))
+                })
+            });
+            match result {
+                Err(Failure::Busy) => engine.wait_for_room(),
+                result => break result,
+            }
+        };
+        let Ok(file) = result else {
+            return;
+        };
+        let write = Write {
+            caller: Caller::default(),
+            inode: file.number,
+            at: Where::At(0),
+            data: &data,
+            takes_set_id: false,
+        };
+        let written = loop {
+            match engine.write(&write) {
+                Err(Failure::Busy) => engine.wait_for_room(),
+                result => break result,
+            }
+        };
+        match written {
+            Ok((bytes, _)) if bytes == data.len() => made.push(file.number),
+            Ok(_) => return,
+            Err(failure) => {
+                assert_eq!(failure, Failure::Posix(Errno::NoSpace));
+                return;
+            }
+        }
+    };
+    fill(&mut made);
+    assert!(made.len() > 30, "there was room for {}", made.len());
+    for number in &made {
+        assert_eq!(read(&engine, *number, 300_000), data);
+    }
+    let kept = made.split_off(made.len() / 2);
+    for index in 0..made.len() {
+        let name = format!("f{index}");
+        let ticket = call(&engine, |client, call| {
+            client.unlink(call, (ROOT_INODE, name.as_bytes()), false)
+        });
+        wait(&engine, ticket);
+    }
+    let mut again = Vec::new();
+    fill(&mut again);
+    assert!(again.len() + 3 > made.len(), "{} of {}", again.len(), made.len());
+    assert_eq!(engine.status().digest.first_refused, None);
+    engine.close().expect("all goes well");
+    drop(engine);
+    let (engine, _) = rig.open();
+    for number in kept.iter().chain(&again) {
+        assert_eq!(read(&engine, *number, 300_000), data);
     }
     drop(engine);
     rig.assert_clean();

@@ -15,6 +15,13 @@ use std::time::Duration;
 /// A log in which nothing has happened for so long is digested, however little it has: so it costs no time after a cut.
 const IDLE: Duration = Duration::from_secs(2);
 
+/// Blocks that the client has for large data, at most. It gets more when half of them are gone.
+pub(crate) const BLOCKS_KEPT: u64 = 8192;
+/// Parts of a device's free blocks that are kept so, at most.
+const KEPT_PARTS: u64 = 16;
+/// Pieces in which blocks are granted at once, at most.
+const PIECES_MAX: usize = 64;
+
 /// The tree that changes, and what the log has given it.
 pub(crate) struct Keeper {
     pub tree: Tree,
@@ -59,9 +66,18 @@ impl Keeper {
                 return Err(failed(base::MediaError::Io));
             }
             self.digest_all(locked, &frames)?;
+            self.grant_if_wanted(locked);
         }
         self.commit(locked)?;
         Ok(())
+    }
+
+    fn grant_if_wanted(&mut self, locked: &Locked) {
+        let mut state = locked.lock();
+        if state.blocks_wanted > 0 {
+            self.grant_blocks(&mut state);
+            locked.room.notify_all();
+        }
     }
 
     fn digest_all(&mut self, locked: &Locked, frames: &[Frame]) -> Result<(), DigestError> {
@@ -108,6 +124,41 @@ impl Keeper {
             .collect();
     }
 
+    /// Grants blocks for large data, as far as nothing was promised of them.
+    pub fn grant_blocks(&mut self, state: &mut State) {
+        let wanted = std::mem::take(&mut state.blocks_wanted);
+        let mut near = None;
+        for device in devices_for_data(&self.tree) {
+            for _ in 0..PIECES_MAX {
+                let left = state.client.blocks_left();
+                let kept = BLOCKS_KEPT.min(self.tree.free(device) / KEPT_PARTS).max(wanted);
+                let unpromised = match device {
+                    0 => state.client.blocks_unpromised(),
+                    _ => u64::MAX,
+                };
+                let count = kept.saturating_sub(left).min(unpromised);
+                if count == 0 {
+                    break;
+                }
+                let Ok(run) = self.tree.reserve(&self.disks, device, count, near) else {
+                    break;
+                };
+                self.tell_room(state);
+                if state.client.blocks_unpromised() == 0 {
+                    // What was promised of this device would find no room.
+                    let given = self.tree.give_back(&self.disks, run);
+                    given.expect("it was reserved");
+                    self.tell_room(state);
+                    break;
+                }
+                near = Some(run.end());
+                self.grants.grant(run);
+                state.client.grant_blocks(run);
+            }
+        }
+        state.are_blocks_denied = state.client.blocks_left() < wanted;
+    }
+
     /// Makes the changes of the tree durable, and lets readers and the log's writer know.
     pub fn commit(&mut self, locked: &Locked) -> Result<(), Error> {
         let plan = self.tree.plan(&self.disks)?;
@@ -124,6 +175,7 @@ impl Keeper {
         state.reader.follow(&plan);
         state.client.digested(self.frame);
         state.writer.consumed(consumed);
+        state.are_blocks_denied = false;
         self.tell_room(&mut state);
         drop(state);
         locked.room.notify_all();
@@ -142,7 +194,7 @@ impl Shared {
         let mut quiet = (Ticket(0), Duration::ZERO);
         loop {
             let mut state = self.locked.lock();
-            while !state.wants_digest() && !state.is_stopping && !state.blocks_wanted {
+            while !state.wants_digest() && !state.is_stopping && state.blocks_wanted == 0 {
                 let newest = state.newest;
                 state = Locked::sleep(&self.locked.digest, state, LOOK_AGAIN);
                 quiet = match quiet.0 == newest {
@@ -161,18 +213,29 @@ impl Shared {
             drop(state);
             if wants {
                 self.digest_once();
+            } else {
+                self.keeper().grant_if_wanted(&self.locked);
             }
         }
     }
 
     /// Digests what is durable now.
     pub(super) fn digest_once(&self) {
-        let mut keeper = self.keeper();
         let mut state = self.locked.lock();
-        let end = state.writer.durable_position();
+        let is_stalled = state.stalled > 0;
+        if is_stalled {
+            // The calls that wait need the room of all others.
+            state = self.write_all(state);
+        }
         (state.stalled, state.digest_wanted) = (0, false);
         drop(state);
-        let result = keeper.digest(&self.locked, end);
+        let mut keeper = self.keeper();
+        let end = self.locked.lock().writer.durable_position();
+        let mut result = keeper.digest(&self.locked, end);
+        if is_stalled && result.is_ok() {
+            // What the first commit has freed may be used after the second one.
+            result = keeper.commit(&self.locked).map_err(DigestError::from);
+        }
         drop(keeper);
         if let Err(error) = result {
             let mut state = self.locked.lock();

@@ -51,6 +51,17 @@ impl Shared {
         state
     }
 
+    /// Writes all records that there are, and waits until they are durable or never will be.
+    pub(super) fn write_all<'s>(&'s self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        let newest = state.newest;
+        let mut state = self.write_here(state);
+        while !state.is_durable(newest) && !state.writer.is_latched() {
+            self.locked.records.notify_one();
+            state = Locked::sleep(&self.locked.room, state, LOOK_AGAIN);
+        }
+        state
+    }
+
     /// Writes a frame, without the lock, and tells those who wait for it.
     pub(super) fn write<'s>(
         &'s self,

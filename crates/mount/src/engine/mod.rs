@@ -18,11 +18,13 @@ mod logger;
 mod recover;
 mod state;
 mod turn;
+mod write;
 
 pub use digester::Counts;
 pub use recover::{LOG_BYTES_MIN, OpenError, Recovery};
 pub use state::Done;
 pub use turn::Turn;
+pub use write::Write;
 
 use crate::media::Disks;
 use digester::Keeper;
@@ -93,6 +95,9 @@ pub enum Failure {
     /// The log has no room now: wait ([`Engine::wait_for_room`]), and try again.
     #[error("the log has no room now: try again")]
     Busy,
+    /// No device has so many blocks in a row.
+    #[error("no device has room for large data")]
+    NoBlocks,
     /// The call is longer than a frame of the log.
     #[error("the call is longer than a frame of the log: divide it")]
     TooLong,
@@ -166,7 +171,7 @@ impl Engine {
         let mut client = Client::new(opened.volume.mark, client_options);
         client.grant_inodes(opened.tree.next_inode()..u64::MAX);
         let mut state = State::new(client, reader, writer, opened.ring.bytes());
-        let keeper = Keeper {
+        let mut keeper = Keeper {
             tree: opened.tree,
             grants: opened.grants,
             log: (opened.log, opened.record.nonce),
@@ -178,6 +183,7 @@ impl Engine {
             counts: Counts::default(),
         };
         keeper.tell_room(&mut state);
+        keeper.grant_blocks(&mut state);
         let shared = Arc::new(Shared {
             options: SharedOptions {
                 mode,
@@ -274,17 +280,21 @@ impl Engine {
     /// # Errors
     /// They cannot be any more.
     pub fn sync(&self) -> Result<(), Failure> {
-        let newest = self.turn(|turn| turn.newest());
         let shared = &*self.shared;
-        let mut state = shared.write_here(shared.locked.lock());
-        while !state.is_durable(newest) {
-            if state.writer.is_latched() {
-                return Err(Failure::Log);
-            }
-            shared.locked.records.notify_one();
-            state = Locked::sleep(&shared.locked.room, state, LOOK_AGAIN);
+        let newest = shared.locked.lock().newest;
+        let state = shared.write_all(shared.locked.lock());
+        match state.is_durable(newest) {
+            true => Ok(()),
+            false => Err(Failure::Log),
         }
-        Ok(())
+    }
+
+    /// Reads a file. How many bytes there were.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn read(&self, (inode, offset): (u64, u64), bytes: &mut [u8]) -> Result<usize, Failure> {
+        self.turn(|turn| turn.read(|client, below| client.read(below, (inode, offset), bytes)))
     }
 
     /// Brings all that is durable into the tree.
@@ -311,7 +321,7 @@ impl Engine {
             devices,
             log_bytes: state.ring_bytes,
             log_used_bytes: state.used(),
-            calls_logged: state.newest.0,
+            frames: state.newest.0,
             digest: counts,
             failure: state.failure.clone(),
         }
@@ -367,7 +377,7 @@ pub struct Status {
     /// Bytes of it that cannot be written now.
     pub log_used_bytes: u64,
     /// Frames of the log.
-    pub calls_logged: u64,
+    pub frames: u64,
     /// What digests have done.
     pub digest: Counts,
     /// Why nothing changes any more.

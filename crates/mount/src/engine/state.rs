@@ -36,8 +36,10 @@ pub(crate) struct State {
     pub free: Vec<u64>,
     /// A digest is to be done, however little there is.
     pub digest_wanted: bool,
-    /// Blocks are to be granted.
-    pub blocks_wanted: bool,
+    /// So many blocks are to be granted, at least.
+    pub blocks_wanted: u64,
+    /// There were no more when they were asked for. The next commit may free some.
+    pub are_blocks_denied: bool,
     pub is_stopping: bool,
 }
 
@@ -55,7 +57,8 @@ impl State {
             stalled: 0,
             free: Vec::new(),
             digest_wanted: false,
-            blocks_wanted: false,
+            blocks_wanted: 0,
+            are_blocks_denied: false,
             is_stopping: false,
         }
     }

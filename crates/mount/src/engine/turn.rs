@@ -1,5 +1,6 @@
 //! A call's time under the lock of the state.
 
+use super::digester::BLOCKS_KEPT;
 use super::state::State;
 use super::{Failure, Wanted};
 use crate::media::Disks;
@@ -55,10 +56,8 @@ impl Turn<'_> {
             media: self.disks,
             view: View::Pending,
         };
-        let mut is_refused = false;
         let mut sink = |ops: &[Op<'_>]| {
             if failure.is_some() {
-                is_refused = true;
                 return Err(fs::log::AddError::Latched);
             }
             writer.add(ops).inspect(|ticket| *newest = *ticket)
@@ -82,6 +81,12 @@ impl Turn<'_> {
             ClientFailure::Busy | ClientFailure::Changed => Failure::Busy,
             ClientFailure::Digest | ClientFailure::Inodes => {
                 self.state.stalled += 1;
+                self.wanted.digest = true;
+                Failure::Busy
+            }
+            ClientFailure::Blocks(_) if self.state.are_blocks_denied => Failure::NoBlocks,
+            ClientFailure::Blocks(wanted) => {
+                self.state.blocks_wanted = self.state.blocks_wanted.max(wanted);
                 self.wanted.digest = true;
                 Failure::Busy
             }
@@ -148,6 +153,15 @@ impl Turn<'_> {
     /// The frame of the newest call.
     pub fn newest(&self) -> Ticket {
         self.state.newest
+    }
+
+    /// True if it is time to grant blocks: half of what is kept is gone.
+    pub(super) fn is_short_of_blocks(&mut self) -> bool {
+        let is_short = self.state.client.blocks_left() < BLOCKS_KEPT / 2 && !self.state.are_blocks_denied;
+        if is_short {
+            self.state.blocks_wanted = self.state.blocks_wanted.max(1);
+        }
+        is_short
     }
 
     /// The blocks of all devices, and those that are free.

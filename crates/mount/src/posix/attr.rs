@@ -66,6 +66,7 @@ pub(crate) fn errno_of(failure: &Failure) -> Errno {
     match failure {
         Failure::Posix(errno) => Errno::from_raw_os_error(errno.code()),
         Failure::TooLong => Errno::FBIG,
+        Failure::NoBlocks => Errno::NOSPC,
         Failure::Busy => Errno::AGAIN,
         Failure::Log | Failure::Digest | Failure::Read => Errno::IO,
     }

@@ -2,6 +2,7 @@
 
 use super::attr::{attr_out, errno_of};
 use super::server::{Changed, Place, Server, caller_of};
+use super::status::{STATUS, json};
 use crate::engine::{Failure, Turn};
 use fs::client::{Stamp, Statfs, Wanted, XattrMode};
 use fs::errno::Errno as FsErrno;
@@ -11,8 +12,6 @@ use fs::op::NAME_BYTES_MAX;
 use fuse::abi::{Errno, InHeader, Kstatfs, Operation, Reply, SetattrIn, SetxattrIn, fattr, setxattr};
 use fuse::transport::Call;
 
-/// The attribute of the root directory by which `switchyard fs status` learns what the engine has to tell.
-pub const STATUS: &[u8] = b"switchyard.status";
 /// `XATTR_CREATE` and `XATTR_REPLACE` (setxattr(2)).
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
@@ -55,18 +54,8 @@ impl Server {
             uid: has(fattr::UID).then_some(argument.uid),
             gid: has(fattr::GID).then_some(argument.gid),
             size: has(fattr::SIZE).then_some(argument.size),
-            atime: stamp(
-                fattr::ATIME,
-                fattr::ATIME_NOW,
-                argument.atime,
-                argument.atimensec,
-            ),
-            mtime: stamp(
-                fattr::MTIME,
-                fattr::MTIME_NOW,
-                argument.mtime,
-                argument.mtimensec,
-            ),
+            atime: stamp(fattr::ATIME, fattr::ATIME_NOW, argument.atime, argument.atimensec),
+            mtime: stamp(fattr::MTIME, fattr::MTIME_NOW, argument.mtime, argument.mtimensec),
             is_open: has(fattr::FH),
             takes_set_id: has(fattr::KILL_SUIDGID),
         };
@@ -83,7 +72,7 @@ impl Server {
         };
         let header = *call.header();
         let value = match (header.nodeid, name) {
-            (ROOT_INODE, STATUS) => Ok(self.status_text().into_bytes()),
+            (ROOT_INODE, name) if name == STATUS.as_bytes() => Ok(self.status().into_bytes()),
             (number, name) => self.engine.turn(|turn| {
                 turn.call(caller_of(&header, 0), |client, call| {
                     client.attribute(call, number, name)
@@ -91,6 +80,10 @@ impl Server {
             }),
         };
         answer_bytes(call, value, argument.size);
+    }
+
+    fn status(&self) -> String {
+        json(&self.engine.status(), self.transport.transport())
     }
 
     pub(crate) fn attribute_names(&self, call: Call) {

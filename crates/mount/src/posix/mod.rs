@@ -10,16 +10,19 @@ mod attributes;
 mod content;
 mod names;
 mod server;
+mod status;
 mod workers;
+
+pub use status::STATUS;
 
 use crate::engine::{Engine, Failure};
 use crate::media::Disks;
 use fs::media::Media;
 use fuse::abi::init;
 use fuse::mount::{Mount, MountError, MountOptions, UnmountError, mount};
-use fuse::transport::{Choice, Config, End, Fallback, Session, StartError, Transport, Wishes};
+use fuse::transport::{Choice, Config, End, Session, StartError, Transport, Wishes};
 use os::sync::{Arc, thread};
-use server::{Place, Server};
+use server::{Place, Server, Told};
 use std::path::Path;
 use thiserror::Error;
 use workers::{Queue, Workers};
@@ -80,6 +83,7 @@ impl Mounted {
             engine: Arc::clone(&engine),
             queue: queue.clone(),
             is_slow,
+            transport: Told::default(),
         });
         let config = Config {
             choice: settings.choice,
@@ -88,6 +92,7 @@ impl Mounted {
         };
         let serving = Arc::clone(&server);
         let session = Session::start(device, &config, move |call| serving.serve(call, Place::Transport))?;
+        server.transport.set(session.transport());
         let workers = Workers::start(queue, move |call| server.serve(call, Place::Worker));
         let (transport, fallback) = (session.transport(), session.fallback().map(ToString::to_string));
         let join = thread::Builder::new().name("fs-session".into());
@@ -143,6 +148,14 @@ impl Mounted {
     /// The kernel refuses.
     pub fn unmount_lazily(&mut self) -> Result<(), UnmountError> {
         self.mount.unmount_lazily()
+    }
+
+    /// Waits until somebody unmounts, and closes the file system.
+    pub fn finish_on_unmount(self) -> (End, Result<(), Failure>) {
+        while !self.is_over() {
+            thread::sleep(std::time::Duration::from_millis(50));
+        }
+        self.finish()
     }
 
     /// Waits until the session is over, and closes the file system. Why the session ended, and how the closing went.

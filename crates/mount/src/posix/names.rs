@@ -82,29 +82,17 @@ impl Server {
         match operation {
             Operation::Mknod { argument, name } => {
                 let (mode, device) = (argument.mode, argument.rdev);
-                let new = New {
-                    mode,
-                    device,
-                    target,
-                };
+                let new = New { mode, device, target };
                 make(turn, name, new, argument.umask)
             }
             Operation::Mkdir { argument, name } => {
                 let mode = TYPE_DIRECTORY | argument.mode & 0o7777;
-                let new = New {
-                    mode,
-                    device,
-                    target,
-                };
+                let new = New { mode, device, target };
                 make(turn, name, new, argument.umask)
             }
             Operation::Symlink { name, target } => {
                 let mode = TYPE_LINK | 0o777;
-                let new = New {
-                    mode,
-                    device,
-                    target,
-                };
+                let new = New { mode, device, target };
                 make(turn, name, new, 0)
             }
             Operation::Tmpfile(argument) => {

@@ -9,8 +9,8 @@ use crate::engine::{Engine, Failure, Mode, Turn};
 use fs::client::Caller;
 use fs::log::Ticket;
 use fuse::abi::{Errno, InHeader, Operation, Reply};
-use fuse::transport::Call;
-use os::sync::Arc;
+use fuse::transport::{Call, Transport};
+use os::sync::{Arc, AtomicU32, Ordering};
 
 /// What a change has come to: its answer, and when it is durable. None: nothing has changed.
 pub(crate) type Changed = (Reply<'static>, Option<Ticket>);
@@ -29,6 +29,27 @@ pub(crate) struct Server {
     pub queue: Queue,
     /// Devices with files keep a caller waiting.
     pub is_slow: bool,
+    /// What requests come by, once it is known.
+    pub transport: Told,
+}
+
+/// A transport that is told once.
+#[derive(Debug, Default)]
+pub(crate) struct Told(AtomicU32);
+
+impl Told {
+    pub fn set(&self, transport: Transport) {
+        let value = if transport == Transport::Ring { 2 } else { 1 };
+        // It stands for itself.
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub fn transport(&self) -> Transport {
+        match self.0.load(Ordering::Relaxed) {
+            2 => Transport::Ring,
+            _ => Transport::Classic,
+        }
+    }
 }
 
 /// The caller of a request. The kernel tells no other groups than the first.
@@ -69,6 +90,12 @@ impl Server {
             Operation::Getxattr { .. } => self.attribute(call),
             Operation::Listxattr(_) => self.attribute_names(call),
             Operation::Ioctl { .. } => self.control(call, place),
+            // Each call is durable before it is answered: the kernel need not ask again.
+            Operation::Fsync(_) | Operation::Fsyncdir(_) | Operation::Syncfs
+                if self.engine.mode() == Mode::Sync =>
+            {
+                call.fail(Errno::NOSYS)
+            }
             Operation::Fsync(_) | Operation::Fsyncdir(_) | Operation::Syncfs => self.sync(call),
             Operation::Write { .. } => self.write(call, place),
             Operation::Destroy => call.reply(&Reply::Empty),
@@ -86,8 +113,24 @@ impl Server {
     /// Makes a change, and answers.
     fn change(&self, call: Call, place: Place) {
         loop {
-            let changed = self.engine.turn(|turn| self.changed(turn, &call));
-            match changed {
+            match self.engine.turn(|turn| Self::changed(turn, &call)) {
+                Ok(changed) => return self.answer(call, changed),
+                Err(Failure::Busy) if place == Place::Transport => return self.queue.serve(call),
+                Err(Failure::Busy) => self.engine.wait_for_room(),
+                Err(failure) => return call.fail(errno_of(&failure)),
+            }
+        }
+    }
+
+    /// The same of a change that is told.
+    pub fn change_by(
+        &self,
+        call: Call,
+        place: Place,
+        change: impl Fn(&mut Turn<'_>) -> Result<Changed, Failure>,
+    ) {
+        loop {
+            match self.engine.turn(&change) {
                 Ok(changed) => return self.answer(call, changed),
                 Err(Failure::Busy) if place == Place::Transport => return self.queue.serve(call),
                 Err(Failure::Busy) => self.engine.wait_for_room(),
@@ -139,7 +182,7 @@ impl Server {
     }
 
     /// One change, under the lock.
-    fn changed(&self, turn: &mut Turn<'_>, call: &Call) -> Result<Changed, Failure> {
+    fn changed(turn: &mut Turn<'_>, call: &Call) -> Result<Changed, Failure> {
         let header = call.header();
         match call.operation() {
             Operation::Setattr(argument) => Self::set_attributes(turn, header, &argument),
