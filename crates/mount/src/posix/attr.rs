@@ -3,13 +3,17 @@
 use crate::engine::Failure;
 use fs::format::BLOCK_BYTES;
 use fs::inode::{Inode, Time};
-use fuse::abi::{Attr, AttrOut, EntryOut, Errno};
+use fuse::abi::{Attr, AttrOut, EntryOut, Errno, Statx, StatxOut, SxTime};
 
 /// The kernel keeps what it is told for so long. It is the only way to the files as long as they are mounted, so nothing changes
 /// behind its back.
 pub(crate) const VALID_S: u64 = 3600;
 /// `st_blocks` counts these.
 const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Of statx(2).
+const STATX_BASIC_STATS: u32 = 0x7ff;
+const STATX_BTIME: u32 = 0x800;
 
 /// The kernel's `dev_t` (`new_encode_dev`) is what `mknod` sends, and is kept as it came.
 pub(crate) fn attr_of(number: u64, inode: &Inode) -> Attr {
@@ -41,6 +45,39 @@ pub(crate) fn attr_out(number: u64, inode: &Inode) -> AttrOut {
         attr_valid: VALID_S,
         attr: attr_of(number, inode),
         ..AttrOut::default()
+    }
+}
+
+/// What statx(2) tells beyond `stat`: when the inode was made.
+pub(crate) fn statx_out(number: u64, inode: &Inode) -> StatxOut {
+    let time = |time: Time| SxTime {
+        tv_sec: time.seconds,
+        tv_nsec: time.ns,
+        reserved: 0,
+    };
+    let device = u64::from(inode.device);
+    StatxOut {
+        attr_valid: VALID_S,
+        stat: Statx {
+            mask: STATX_BASIC_STATS | STATX_BTIME,
+            blksize: BLOCK_BYTES as u32,
+            nlink: inode.links,
+            uid: inode.uid,
+            gid: inode.gid,
+            mode: inode.mode as u16,
+            ino: number,
+            size: inode.size,
+            blocks: inode.blocks * (BLOCK_BYTES as u64 / STAT_BLOCK_BYTES),
+            atime: time(inode.atime),
+            btime: time(inode.btime),
+            ctime: time(inode.ctime),
+            mtime: time(inode.mtime),
+            // `new_decode_dev` of Linux.
+            rdev_major: (device >> 8 & 0xfff) as u32,
+            rdev_minor: (device & 0xff | device >> 12 & 0xfff00) as u32,
+            ..Statx::default()
+        },
+        ..StatxOut::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an inode is: attributes, extended attributes, flags; and what the file system is.
 
-use super::attr::{attr_out, errno_of};
+use super::attr::{attr_out, errno_of, statx_out};
 use super::server::{Changed, Place, Server, caller_of};
 use super::status::{STATUS, json};
 use crate::engine::{Failure, Turn};
@@ -27,6 +27,18 @@ impl Server {
             .turn(|turn| turn.read(|client, below| client.stat(below, number)));
         match found {
             Ok(inode) => call.reply(&Reply::Attr(attr_out(number, &inode))),
+            Err(failure) => call.fail(errno_of(&failure)),
+        }
+    }
+
+    /// STATX: attributes, with the time of birth among them.
+    pub(crate) fn all_attributes(&self, call: Call) {
+        let number = call.header().nodeid;
+        let found = self
+            .engine
+            .turn(|turn| turn.read(|client, below| client.stat(below, number)));
+        match found {
+            Ok(inode) => call.reply(&Reply::Statx(statx_out(number, &inode))),
             Err(failure) => call.fail(errno_of(&failure)),
         }
     }

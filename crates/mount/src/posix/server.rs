@@ -81,6 +81,7 @@ impl Server {
             }
             Operation::Lookup { .. } => self.look_up(call),
             Operation::Getattr(_) => self.attributes(call),
+            Operation::Statx(_) => self.all_attributes(call),
             Operation::Readlink => self.read_link(call),
             Operation::Read(_) => self.read(call),
             Operation::Readdir(_) => self.list(call, false),
@@ -105,7 +106,11 @@ impl Server {
             | Operation::Create { .. }
             | Operation::Flush(_)
             | Operation::Access(_)
-            | Operation::CopyFileRange(_) => call.fail(Errno::NOSYS),
+            | Operation::CopyFileRange(_)
+            | Operation::Getlk(_)
+            | Operation::Setlk(_)
+            | Operation::Setlkw(_)
+            | Operation::Poll(_) => call.fail(Errno::NOSYS),
             _ => self.change(call, place),
         }
     }
