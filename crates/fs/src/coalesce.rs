@@ -138,6 +138,11 @@ impl<'a> Lives<'a> {
             ..Subjects::default()
         };
         match &op.action {
+            // It changes no directory, but takes its group from one.
+            Action::Create { entry, .. } if entry.name.is_empty() => {
+                let home = self.of(entry.parent);
+                self.lives[subjects.inode].homes.push(home);
+            }
             Action::Create { entry, .. } | Action::Link { entry } | Action::Unlink { entry, .. } => {
                 subjects.parents[0] = Some(self.of(entry.parent));
             }
@@ -164,7 +169,7 @@ impl<'a> Lives<'a> {
             other,
         } = subjects;
         match &op.action {
-            Action::Create { .. } | Action::Link { .. } => self.lives[inode].homes.push(home(parents[0])),
+            Action::Create { .. } | Action::Link { .. } => self.lives[inode].homes.extend(parents[0]),
             Action::Unlink {
                 fate: Fate::Deleted, ..
             }

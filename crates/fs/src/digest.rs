@@ -14,13 +14,13 @@ use crate::coalesce::coalesce;
 use crate::edit::Room;
 use crate::errno::Errno;
 use crate::format::{Key, Kind};
-use crate::grants::{Fault, Grants, Reason, Rights};
+use crate::grants::{CAPABILITY, Fault, Grants, Reason, Rights};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, Time};
 use crate::log::Frame;
 use crate::media::{Error, Media};
 use crate::names::{Dirent, kind_of};
 use crate::node::VALUE_BYTES_MAX;
-use crate::op::{Action, Changes, Entry, Fate, Op, TARGET_BYTES_MAX, Target};
+use crate::op::{Action, Changes, Entry, Fate, Op, TARGET_BYTES_MAX, Target, check_space};
 use crate::patch::Patch;
 use crate::tree::Tree;
 use crate::value::LogRecord;
@@ -219,6 +219,11 @@ impl Digest<'_> {
                     count += 1;
                 }
                 self.change_content(&rest[..count])?;
+            } else if matches!(first.action, Action::Attribute { .. }) {
+                let goes_on =
+                    |op: &&Op<'_>| op.inode == first.inode && matches!(op.action, Action::Attribute { .. });
+                count = rest.iter().take_while(goes_on).count();
+                self.change_attributes(&rest[..count])?;
             } else {
                 let result = self.apply(first);
                 self.note(first.inode, result)?;
@@ -255,13 +260,13 @@ impl Digest<'_> {
             } => self.unlink(number, entry, (*is_directory, *fate), time),
             Action::Rename { from, to, target } => self.rename(number, (from, to), *target, time),
             Action::Set(changes) => self.set(number, changes, time),
-            Action::Attribute { name, value } => self.attribute(number, (name, value.as_deref()), time),
             Action::Release => self.release(number),
-            Action::Truncate { .. }
+            Action::Attribute { .. }
+            | Action::Truncate { .. }
             | Action::Write { .. }
             | Action::Place { .. }
             | Action::Allocate { .. } => {
-                unreachable!("changes of content are applied together")
+                unreachable!("changes of content and of attributes are applied together")
             }
         }
     }
@@ -308,6 +313,9 @@ impl Digest<'_> {
                 inode.mode = self.grants.mode_after_write(inode.mode);
                 (inode.mtime, inode.ctime) = (time, time);
                 self.report.applied += noted;
+                if !self.grants.is_root() {
+                    self.work.drop_attribute(first.inode, CAPABILITY)?;
+                }
                 self.put(first.inode, inode)
             }
             Err(Fault::Failed(error)) => Err(error),
@@ -336,13 +344,19 @@ impl Digest<'_> {
         }
     }
 
-    /// A directory whose entries may be changed, and what a name of it leads to.
-    fn find(&mut self, entry: &Entry<'_>) -> Result<(Inode, Option<u64>), Fault> {
-        self.grants.admit_names(entry.parent)?;
-        let directory = self.directory(entry.parent)?;
-        if directory.links == 0 {
-            return Err(Errno::NoEntry.into());
+    /// A directory whose entries may be changed.
+    fn open_directory(&mut self, number: u64) -> Result<Inode, Fault> {
+        self.grants.admit_names(number)?;
+        let directory = self.directory(number)?;
+        match directory.links {
+            0 => Err(Errno::NoEntry.into()),
+            _ => Ok(directory),
         }
+    }
+
+    /// The same, and what a name of it leads to.
+    fn find(&mut self, entry: &Entry<'_>) -> Result<(Inode, Option<u64>), Fault> {
+        let directory = self.open_directory(entry.parent)?;
         Ok((directory, self.work.lookup(entry.parent, &entry.name)?))
     }
 
@@ -374,7 +388,11 @@ impl Digest<'_> {
         };
         let (number, time) = (op.inode, op.time);
         self.work.admit(Room::Normal)?;
-        let directory = self.find_free(entry)?;
+        let is_nameless = entry.name.is_empty();
+        let directory = match is_nameless {
+            true => self.open_directory(entry.parent)?,
+            false => self.find_free(entry)?,
+        };
         self.grants
             .admit_create((number, *mode), (*uid, *gid), &directory)?;
         let is_directory = mode & TYPE_MASK == TYPE_DIRECTORY;
@@ -386,7 +404,10 @@ impl Digest<'_> {
         self.put(number, Inode { blocks, ..inode })?;
         self.work.tree.raise_next_inode(number + 1);
         self.grants.leases.insert(number, Rights::ALL);
-        self.enter((entry, directory), (number, *mode), time)?;
+        match is_nameless {
+            true => self.work.put(Key::new(0, Kind::Orphan, number), &[])?,
+            false => self.enter((entry, directory), (number, *mode), time)?,
+        }
         Ok(())
     }
 
@@ -414,10 +435,12 @@ impl Digest<'_> {
         self.grants.admit_change(number)?;
         let mut inode = self.work.inode(number)?;
         let directory = self.find_free(entry)?;
-        match inode.links {
-            _ if inode.is_directory() => return Err(Errno::NotPermitted.into()),
-            0 => return Err(Errno::NoEntry.into()),
-            _ => has_link(&inode, true)?,
+        match inode.is_directory() {
+            true => return Err(Errno::NotPermitted.into()),
+            false => has_link(&inode, true)?,
+        }
+        if inode.links == 0 {
+            self.work.remove(Key::new(0, Kind::Orphan, number))?;
         }
         inode.links += 1;
         inode.ctime = time;
@@ -492,11 +515,17 @@ impl Digest<'_> {
             return Err(Errno::Stale.into());
         }
         let is_exchange = matches!(target, Target::Exchanged { .. });
-        if self.is_inside(to.parent, source)? {
+        let inode = self.work.inode(source)?;
+        let other = match found {
+            Some(found) => Some((found, self.work.inode(found)?)),
+            None => None,
+        };
+        if inode.is_directory() && self.is_inside(to.parent, source)? {
             return Err(Errno::Invalid.into());
         }
-        if let Some(found) = found
-            && self.is_inside(from.parent, found)?
+        if let Some((found, other)) = &other
+            && other.is_directory()
+            && self.is_inside(from.parent, *found)?
         {
             return Err(if is_exchange {
                 Errno::Invalid
@@ -505,11 +534,6 @@ impl Digest<'_> {
             }
             .into());
         }
-        let inode = self.work.inode(source)?;
-        let other = match found {
-            Some(found) => Some((found, self.work.inode(found)?)),
-            None => None,
-        };
         self.grants.admit_change(source)?;
         self.grants.admit_leave(&from_directory, &inode)?;
         self.may_rename(
@@ -673,6 +697,51 @@ impl Digest<'_> {
         Ok(self.delete(number)?)
     }
 
+    /// Changes of one inode's attributes. Names of one hash share a value of the tree, which has room for what is left at the end, and
+    /// perhaps not on the way there: the order is that of names. So those go first that leave room.
+    fn change_attributes(&mut self, ops: &[Op<'_>]) -> Result<(), Error> {
+        let is_set = |op: &Op<'_>| matches!(op.action, Action::Attribute { value: Some(_), .. });
+        // What is set and removed at once may have been there or not: see `coalesce`.
+        let is_dropped =
+            |at: usize| at > 0 && !is_set(&ops[at]) && name_of(&ops[at - 1]) == name_of(&ops[at]);
+        let (dropped, mut waiting): (Vec<_>, Vec<_>) = (0..ops.len())
+            .filter(|at| *at + 1 == ops.len() || !is_dropped(*at + 1))
+            .partition(|at| is_dropped(*at));
+        for at in dropped {
+            let result = self.drop_attribute(&ops[at]);
+            self.note(ops[at].inode, result)?;
+        }
+        loop {
+            let before = waiting.len();
+            let mut refused = Vec::new();
+            for at in waiting {
+                let op = &ops[at];
+                let Action::Attribute { name, value } = &op.action else {
+                    unreachable!("the caller passes attributes")
+                };
+                match self.attribute(op.inode, (name, value.as_deref()), op.time) {
+                    Err(Fault::Refused(Reason::Posix(Errno::NoSpace))) => refused.push(at),
+                    result => self.note(op.inode, result)?,
+                }
+            }
+            if refused.len() == before || refused.is_empty() {
+                let mut refused = refused.into_iter();
+                return refused.try_for_each(|at| self.note(ops[at].inode, Err(Errno::NoSpace.into())));
+            }
+            waiting = refused;
+        }
+    }
+
+    /// Takes an attribute away that may not be there.
+    fn drop_attribute(&mut self, op: &Op<'_>) -> Result<(), Fault> {
+        self.work.admit(Room::Reserve)?;
+        self.grants.admit_attribute(op.inode, (name_of(op), false))?;
+        let mut inode = self.work.inode(op.inode)?;
+        self.work.drop_attribute(op.inode, name_of(op))?;
+        inode.ctime = op.time;
+        Ok(self.put(op.inode, inode)?)
+    }
+
     fn attribute(
         &mut self,
         number: u64,
@@ -685,18 +754,13 @@ impl Digest<'_> {
             Room::Reserve
         };
         self.work.admit(room)?;
-        self.grants.admit_attribute(number, name)?;
+        self.grants.admit_attribute(number, (name, value.is_some()))?;
         let mut inode = self.work.inode(number)?;
         let is_plain = matches!(inode.mode & TYPE_MASK, TYPE_FILE | TYPE_DIRECTORY);
         if name.starts_with(b"user.") && !is_plain {
             return Err(Errno::NotPermitted.into());
         }
-        let spaces = [&b"user."[..], b"trusted.", b"security."];
-        match spaces.iter().find_map(|space| name.strip_prefix(*space)) {
-            None => return Err(Errno::NotSupported.into()),
-            Some([]) => return Err(Errno::Invalid.into()),
-            Some(_) => {}
-        }
+        check_space(name)?;
         self.work.set_attribute(number, name, value)?;
         inode.ctime = time;
         Ok(self.put(number, inode)?)
@@ -711,6 +775,14 @@ impl Digest<'_> {
         }
         changes.apply(&mut inode, time);
         Ok(self.put(number, inode)?)
+    }
+}
+
+/// The attribute that an operation is about.
+fn name_of<'a>(op: &'a Op<'_>) -> &'a [u8] {
+    match &op.action {
+        Action::Attribute { name, .. } => name,
+        _ => &[],
     }
 }
 

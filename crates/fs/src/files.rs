@@ -134,12 +134,7 @@ impl Inode {
         if name.starts_with(b"user.") && !is_plain {
             return Err(Errno::NotPermitted);
         }
-        let spaces = [&b"user."[..], b"trusted.", b"security."];
-        match spaces.iter().find_map(|space| name.strip_prefix(*space)) {
-            None => return Err(Errno::NotSupported),
-            Some([]) => return Err(Errno::Invalid),
-            Some(_) => {}
-        }
+        crate::op::check_space(name)?;
         match value {
             Some(value) if name.len() + value.len() > ATTRIBUTE_BYTES_MAX => Err(Errno::NoSpace),
             Some(value) => {
@@ -311,8 +306,12 @@ impl Files {
         }
     }
 
-    fn create(&mut self, number: u64, entry: &Entry<'_>, inode: Inode) -> Result<(), Errno> {
-        self.find_free(entry)?;
+    fn create(&mut self, number: u64, entry: &Entry<'_>, mut inode: Inode) -> Result<(), Errno> {
+        let is_nameless = entry.name.is_empty() && matches!(inode.body, Body::File(_));
+        match is_nameless {
+            true => self.directory(entry.parent).map(|_| ())?,
+            false => self.find_free(entry)?,
+        }
         if inode.is_directory() {
             self.has_link(entry.parent)?;
         }
@@ -320,18 +319,22 @@ impl Files {
             return Err(Errno::Stale);
         }
         let time = inode.ctime;
+        if is_nameless {
+            inode.links = 0;
+        }
         self.inodes.insert(number, inode);
-        self.enter(entry, number, time);
+        if !is_nameless {
+            self.enter(entry, number, time);
+        }
         Ok(())
     }
 
     fn link(&mut self, number: u64, entry: &Entry<'_>, time: Time) -> Result<(), Errno> {
         let inode = self.inode(number).ok_or(Errno::NoEntry)?;
         self.find_free(entry)?;
-        match inode.links {
-            _ if inode.is_directory() => return Err(Errno::NotPermitted),
-            0 => return Err(Errno::NoEntry),
-            _ => self.has_link(number)?,
+        match inode.is_directory() {
+            true => return Err(Errno::NotPermitted),
+            false => self.has_link(number)?,
         }
         self.enter(entry, number, time);
         let inode = self.at(number);

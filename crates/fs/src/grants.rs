@@ -100,9 +100,11 @@ pub struct Grants {
 
 /// Flags as of `chattr` that only root sets: immutable, and append only.
 const FLAGS_OF_ROOT: u64 = 0x10 | 0x20;
+/// The attribute with a file's capabilities.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 /// Bits of a mode that a write takes.
 const SET_ID: u32 = 0o6000;
-const SET_GID: u32 = 0o2000;
+const SET_GID_RUNS: u32 = 0o2010;
 const STICKY: u32 = 0o1000;
 
 impl Grants {
@@ -127,6 +129,11 @@ impl Grants {
             place: Place::from_raw(places.start),
             blocks: places.end - places.start,
         })
+    }
+
+    /// Whether the process is root's.
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
     }
 
     fn rights(&self, inode: u64) -> Result<Rights, Reason> {
@@ -179,17 +186,20 @@ impl Grants {
         }
     }
 
-    /// Whether a file may have this mode in this group: with a set-group-ID bit, only in a group of the process. Of a directory the bit says
-    /// that what is made in it has its group.
+    /// Whether a file may have this mode in this group: with a set-group-ID bit and to be run, only in a group of the process. Of a
+    /// directory the bit says that what is made in it has its group.
     fn may_run_as(&self, (mode, gid): (u32, u32)) -> bool {
-        mode & SET_GID == 0 || mode & TYPE_MASK == TYPE_DIRECTORY || self.gids.contains(&gid)
+        mode & SET_GID_RUNS != SET_GID_RUNS || mode & TYPE_MASK == TYPE_DIRECTORY || self.gids.contains(&gid)
     }
 
     /// `setxattr` and `removexattr`.
-    pub(crate) fn admit_attribute(&self, inode: u64, name: &[u8]) -> Result<(), Reason> {
+    pub(crate) fn admit_attribute(&self, inode: u64, (name, is_set): (&[u8], bool)) -> Result<(), Reason> {
         let rights = self.rights(inode)?;
         let is_of_user = name.starts_with(b"user.") && (rights.data || rights.owner || rights.names);
-        match self.uid == 0 || is_of_user {
+        let is_list = name.starts_with(b"system.") && rights.owner;
+        // Whoever changes a file takes its capabilities.
+        let is_taken = name == CAPABILITY && !is_set && rights.data;
+        match self.uid == 0 || is_of_user || is_list || is_taken {
             true => Ok(()),
             false => Err(Errno::NotPermitted.into()),
         }

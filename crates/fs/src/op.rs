@@ -6,6 +6,7 @@
 //!
 //! Names and data are borrowed where they can be, so that emitting copies them once.
 
+use crate::errno::Errno;
 use crate::format::{BLOCK_BYTES, DEVICES_MAX, Place, RESERVED_BLOCKS};
 use crate::inode::{
     Inode, TYPE_BLOCKS, TYPE_CHARACTERS, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, TYPE_PIPE,
@@ -120,9 +121,9 @@ pub enum Allocation {
 /// What a call does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action<'a> {
-    /// A new inode with its first name: `open`, `mkdir`, `mknod`, `symlink`.
+    /// A new inode with its first name: `open`, `mkdir`, `mknod`, `symlink`. A file may have none, and is an orphan then: `O_TMPFILE`.
     Create {
-        /// Its name.
+        /// Its name. If it is empty, the directory is where its group is from, and does not change.
         entry: Entry<'a>,
         /// Type and permissions.
         mode: u32,
@@ -135,7 +136,7 @@ pub enum Action<'a> {
         /// Of a symbolic link.
         target: Bytes<'a>,
     },
-    /// One more name.
+    /// One more name, or the first one of a file that was made without.
     Link {
         /// The name.
         entry: Entry<'a>,
@@ -220,9 +221,13 @@ impl Action<'_> {
             return None;
         };
         let is_directory = mode & TYPE_MASK == TYPE_DIRECTORY;
+        let links = match entry.name.is_empty() {
+            true => 0,
+            false => 1 + u32::from(is_directory),
+        };
         Some(Inode {
             mode: *mode,
-            links: if is_directory { 2 } else { 1 },
+            links,
             uid: *uid,
             gid: *gid,
             size: target.len() as u64,
@@ -295,6 +300,20 @@ pub fn is_name(name: &[u8]) -> bool {
     fits && name != b"." && name != b".." && !name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
+/// The lists of access control, which are attributes of no other name space.
+const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
+/// Refuses the name of an attribute that is in no name space that files have.
+pub(crate) fn check_space(name: &[u8]) -> Result<(), Errno> {
+    let spaces = [&b"user."[..], b"trusted.", b"security."];
+    match spaces.iter().find_map(|space| name.strip_prefix(*space)) {
+        None if LISTS.contains(&name) => Ok(()),
+        None => Err(Errno::NotSupported),
+        Some([]) => Err(Errno::Invalid),
+        Some(_) => Ok(()),
+    }
+}
+
 /// Blocks that so many bytes take.
 pub const fn blocks_of(bytes: u64) -> u64 {
     bytes.div_ceil(BLOCK_BYTES as u64)
@@ -332,7 +351,10 @@ impl<'a> Op<'a> {
                 target,
                 ..
             } => {
-                entry.check()?;
+                match entry.name.is_empty() && mode & TYPE_MASK == TYPE_FILE {
+                    true => is(entry.parent != 0, Malformed::Inode)?,
+                    false => entry.check()?,
+                }
                 check_mode(*mode, *device)?;
                 let fits = match mode & TYPE_MASK {
                     TYPE_LINK => (1..=TARGET_BYTES_MAX).contains(&target.len()) && !target.contains(&0),

@@ -638,10 +638,14 @@ impl Taker<'_, '_, '_> {
         };
         let (number, position) = (op.inode, self.position);
         let directory = self.inode(entry.parent)?;
-        self.put(number, inode);
+        let blocks = u64::from(target.len() > VALUE_BYTES_MAX);
+        self.put(number, Inode { blocks, ..inode });
         if !target.is_empty() {
             let value = target.to_vec();
             self.overlay.targets.insert(number, At { position, value });
+        }
+        if entry.name.is_empty() {
+            return Ok(());
         }
         self.enter(entry, directory, (number, *mode));
         Ok(())

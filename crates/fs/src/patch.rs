@@ -293,10 +293,10 @@ impl Patch {
         };
         let is_growing = wanted > 0 || self.parts.iter().any(|(_, state)| !matches!(state, State::Hole));
         let room = if is_growing { Room::Normal } else { Room::Reserve };
-        // Each extent that is cut leaves two, and records of extents fill half of a node at least.
-        let records = 2 * old.len() as u64
-            + self.parts.iter().count() as u64
-            + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
+        // Each extent that is cut leaves two, and records of extents fill half of a node at least. Those that go whole take nothing: nodes
+        // that they leave thin are joined.
+        let records =
+            2 * self.cut(&old) + self.parts.iter().count() as u64 + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
         let nodes = 2 * work.tree.places_max() as u64;
         let needed = match room {
             Room::Normal => nodes + records,
@@ -320,6 +320,17 @@ impl Patch {
             old.extend(extents_of(work.tree, work.media, View::Pending, of)?);
         }
         Ok(old)
+    }
+
+    /// Extents of which something stays.
+    fn cut(&self, old: &BTreeMap<u64, ExtentRecord>) -> u64 {
+        let stays = |(first, extent): &(&u64, &ExtentRecord)| {
+            let whole = **first..**first + extent.run.blocks;
+            let changed = self.parts.of(whole.clone());
+            let changed = changed.map(|(part, _)| part.end.min(whole.end) - part.start.max(whole.start));
+            changed.sum::<u64>() < extent.run.blocks
+        };
+        old.iter().filter(stays).count() as u64
     }
 
     /// Blocks that need places.

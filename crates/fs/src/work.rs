@@ -187,6 +187,14 @@ impl Work<'_> {
         }
     }
 
+    /// Removes an extended attribute if it is there.
+    pub(crate) fn drop_attribute(&mut self, inode: u64, name: &[u8]) -> Result<(), Error> {
+        match self.set_attribute(inode, name, None) {
+            Err(Fault::Failed(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Deletes an inode that has no names, with its blocks.
     pub(crate) fn delete(&mut self, inode: u64) -> Result<(), Error> {
         let keys = Key::new(inode, Kind::Extent, 0)..=Key::new(inode, Kind::Extent, u64::MAX);

@@ -1,4 +1,12 @@
-//! The reference model beside the file system of this machine: the same calls, and the same results, trees, contents and times.
+//! The reference model and the client beside the file system of this machine: the same calls, and the same results, trees, contents and
+//! times.
+
+mod common;
+mod process;
+mod program;
+mod served;
+#[path = "linux/witness.rs"]
+mod witness;
 
 use fs::content::Content;
 use fs::files::{Body, Errno, Files, Inode, Limits};
@@ -12,6 +20,7 @@ use rustix::fs::{
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use witness::Witness;
 
 /// A directory that is open (0: the root), or what is below it, and a name in it.
 #[derive(Clone, Debug)]
@@ -62,6 +71,7 @@ struct Rig {
     dir: tempfile::TempDir,
     /// The first is the root.
     open: Vec<Open>,
+    client: Witness,
     next_inode: u64,
     now: i64,
     has_attributes: bool,
@@ -78,7 +88,7 @@ fn modelled(errno: Errno) -> i32 {
 }
 
 impl Rig {
-    fn new() -> Self {
+    fn new(seed: u64) -> Self {
         rustix::process::umask(Mode::empty());
         let dir = tempfile::tempdir().expect("there is a directory for tests");
         let file =
@@ -89,6 +99,7 @@ impl Rig {
         );
         let stat = host::fstat(&file).expect("it is there");
         Self {
+            client: Witness::new(seed, stat.st_mode & 0o7777, ids),
             model: Files::new(Limits::default(), stat.st_mode & 0o7777, ids, Time::default()),
             has_attributes: host::fsetxattr(&file, "user.probe", b"", XattrFlags::empty()).is_ok()
                 && host::fremovexattr(&file, "user.probe").is_ok(),
@@ -499,11 +510,15 @@ impl Rig {
             }
         };
         assert_eq!(found.map_err(same), expected.map_err(same), "{call:?}");
+        self.client.served.now.seconds = self.now;
+        let by_client = self.client.call(call);
+        assert_eq!(by_client, expected, "{call:?} of the client");
         expected.is_ok()
     }
 
-    /// Every path of the model beside what is on the machine.
-    fn compare(&self) {
+    /// Every path of the model beside what is on the machine, and what the client has.
+    fn compare(&mut self) {
+        self.client.compare(&self.model, &self.open);
         let mut inodes = BTreeMap::new();
         let mut paths = vec![(ROOT_INODE, self.dir.path().to_path_buf())];
         while let Some((number, path)) = paths.pop() {
@@ -782,7 +797,7 @@ impl Calls {
 fn random_calls_do_on_the_model_what_they_do_on_this_machine() {
     let (mut done, mut refused) = (0, 0);
     for seed in 0..12 {
-        let mut rig = Rig::new();
+        let mut rig = Rig::new(seed);
         let is_root = rustix::process::geteuid().is_root();
         let mut calls = Calls {
             rng: base::Rng::new(seed),

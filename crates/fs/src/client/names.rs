@@ -306,8 +306,8 @@ impl Client {
         }
         self.directory(call.below, to_parent)?;
         let (from_directory, source) = self.find(call, from_parent, from_name)?;
-        let (to_directory, found) = self.find(call, to_parent, to_name)?;
         let source = source.ok_or(Errno::NoEntry)?;
+        let (to_directory, found) = self.find(call, to_parent, to_name)?;
         match found {
             Some(_) if how.keeps_target => return Err(Errno::Exists.into()),
             None if how.exchanges => return Err(Errno::NoEntry.into()),

@@ -78,6 +78,8 @@ pub struct Rig {
     pub tree: Tree,
     pub writer: Writer,
     pub grants: Grants,
+    /// Where data of records go, in this order.
+    pub devices: Vec<u8>,
     /// The last frame that is in the tree.
     pub digested: Ticket,
 }
@@ -88,7 +90,12 @@ pub fn ring() -> Ring {
 
 impl Rig {
     pub fn new() -> Self {
-        let (mut disks, volume) = make(&[3000, 200_000]);
+        Self::of(&[3000, 200_000], &[0])
+    }
+
+    /// With devices of so many blocks, on some of which data of records go.
+    pub fn of(blocks: &[u64], devices: &[u8]) -> Self {
+        let (mut disks, volume) = make(blocks);
         let mut tree = Tree::open(&disks, &volume, 1 << 22).expect("it was just made");
         let root = Inode {
             mode: 0o040_755,
@@ -125,6 +132,7 @@ impl Rig {
             tree,
             writer: Writer::new(ring(), 0, options),
             grants,
+            devices: devices.to_vec(),
             digested: Ticket(0),
         }
     }
@@ -167,9 +175,7 @@ impl Rig {
 
     pub fn digest(&mut self) -> Report {
         self.write_log();
-        let report = digest_log(&mut self.tree, &mut self.disks, &mut self.grants);
-        self.digested = self.writer.durable();
-        report.expect("it is the next batch")
+        self.digest_some(usize::MAX)
     }
 
     /// Digests so many frames of those that are durable, if there are as many.
@@ -178,7 +184,8 @@ impl Rig {
         frames.truncate(count);
         self.digested.0 += frames.len() as u64;
         let batch = Batch::new((LOG, NONCE, start), &frames);
-        let report = digest(&mut self.tree, &mut self.disks, batch, (&mut self.grants, &[0]));
+        let grants = (&mut self.grants, &self.devices[..]);
+        let report = digest(&mut self.tree, &mut self.disks, batch, grants);
         report.expect("it is the next batch")
     }
 
