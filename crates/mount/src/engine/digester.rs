@@ -1,5 +1,6 @@
 //! The digest: what the log has goes into the tree, and the log gets its room back.
 
+use super::gate::Gate;
 use super::recover::{devices_for_data, digest_frames, read_frames};
 use super::state::{LOOK_AGAIN, Locked, State};
 use super::{Failure, Shared};
@@ -10,6 +11,7 @@ use fs::grants::{Grants, Reason};
 use fs::log::{Frame, Reader, Ring, Ticket};
 use fs::media::Error;
 use fs::tree::Tree;
+use os::sync::Arc;
 use std::time::Duration;
 
 /// A log in which nothing has happened for so long is digested, however little it has: so it costs no time after a cut.
@@ -35,6 +37,7 @@ pub(crate) struct Keeper {
     /// What each of the two roots has, the older one first.
     pub roots: [u64; 2],
     pub disks: Disks,
+    pub gate: Arc<Gate>,
     pub counts: Counts,
 }
 
@@ -92,6 +95,7 @@ impl Keeper {
                 let first = report.refused.first().map(|first| (first.inode, first.reason));
                 counts.first_refused = counts.first_refused.or(first);
             };
+            self.gate.pass();
             let parts = (&mut self.tree, &mut self.disks);
             let done = digest_frames(
                 parts,
@@ -126,6 +130,8 @@ impl Keeper {
 
     /// Grants blocks for large data, as far as nothing was promised of them.
     pub fn grant_blocks(&mut self, state: &mut State) {
+        // A digest may have taken back what a reader has begun to read.
+        self.gate.pass();
         let wanted = std::mem::take(&mut state.blocks_wanted);
         let mut near = None;
         for device in devices_for_data(&self.tree) {
@@ -167,6 +173,8 @@ impl Keeper {
             let place = fs::format::Place::new(0, 2);
             return Err(Error::Media { place, error });
         }
+        // What is let go now was read as of the root before the last one.
+        self.gate.pass();
         self.tree.finish();
         self.counts.commits += 1;
         let consumed = self.roots[1];

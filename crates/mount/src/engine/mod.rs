@@ -14,6 +14,7 @@
 //! After a failed write of the log, or a failed digest, nothing changes any more ([`Failure`]). Reads go on.
 
 mod digester;
+mod gate;
 mod logger;
 mod recover;
 mod state;
@@ -28,12 +29,13 @@ pub use write::Write;
 
 use crate::media::Disks;
 use digester::Keeper;
-use fs::client::{Client, Options as ClientOptions};
+use fs::client::{Client, Failure as ClientFailure, Options as ClientOptions};
 use fs::errno::Errno;
 use fs::format::BLOCK_BYTES;
 use fs::log::{Options as LogOptions, Ticket, Writer};
 use fs::media::Volume;
 use fs::tree::Tree;
+use gate::Gate;
 use os::sync::{Arc, Mutex, MutexGuard, PoisonError, thread};
 use state::{LOOK_AGAIN, Locked, State};
 use thiserror::Error as ErrorOf;
@@ -123,6 +125,7 @@ struct Shared {
     volume: Volume,
     is_immediate: bool,
     locked: Locked,
+    gate: Arc<Gate>,
     keeper: Mutex<Keeper>,
 }
 
@@ -171,6 +174,7 @@ impl Engine {
         let mut client = Client::new(opened.volume.mark, client_options);
         client.grant_inodes(opened.tree.next_inode()..u64::MAX);
         let mut state = State::new(client, reader, writer, opened.ring.bytes());
+        let gate = Arc::new(Gate::default());
         let mut keeper = Keeper {
             tree: opened.tree,
             grants: opened.grants,
@@ -180,6 +184,7 @@ impl Engine {
             frame: Ticket(0),
             roots: [start; 2],
             disks: disks.clone(),
+            gate: Arc::clone(&gate),
             counts: Counts::default(),
         };
         keeper.tell_room(&mut state);
@@ -193,6 +198,7 @@ impl Engine {
             volume: opened.volume,
             is_immediate,
             locked: Locked::new(state),
+            gate,
             keeper: Mutex::new(keeper),
         });
         Ok((Self::start(shared), opened.recovery))
@@ -294,7 +300,22 @@ impl Engine {
     /// # Errors
     /// [`Failure`].
     pub fn read(&self, (inode, offset): (u64, u64), bytes: &mut [u8]) -> Result<usize, Failure> {
-        self.turn(|turn| turn.read(|client, below| client.read(below, (inode, offset), bytes)))
+        // Where the bytes are is found under the lock. They are read without it, and until then no block is used anew.
+        let (pieces, reading) = self.turn(|turn| {
+            let pieces = turn.read(|client, below| {
+                let found = client.overlay().pieces(below, (inode, offset), bytes.len());
+                found.map_err(ClientFailure::from)
+            });
+            (pieces, self.shared.gate.enter())
+        });
+        let pieces = pieces?;
+        let read = pieces.read(&self.shared.disks, bytes);
+        drop(reading);
+        match read.map_err(ClientFailure::from) {
+            Ok(()) => Ok(pieces.bytes()),
+            Err(ClientFailure::Posix(errno)) => Err(errno.into()),
+            Err(_) => Err(Failure::Read),
+        }
     }
 
     /// Brings all that is durable into the tree.
