@@ -22,7 +22,7 @@ mod turn;
 mod write;
 
 pub use digester::Counts;
-pub use recover::{LOG_BYTES_MIN, OpenError, Recovery};
+pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
 pub use state::Done;
 pub use turn::Turn;
 pub use write::Write;

@@ -101,7 +101,7 @@ pub(crate) fn open(disks: &Disks, options: &Options) -> Result<Opened, OpenError
         recovery: Recovery::default(),
     };
     let mut ended = Vec::new();
-    for (number, record) in opening.logs()? {
+    for (number, record) in logs_of(opening.tree, disks)? {
         ended.push((number, opening.apply(number, record, options)?));
     }
     opening.delete_orphans()?;
@@ -129,6 +129,63 @@ fn grants_of_all() -> Grants {
     grants
 }
 
+/// A log of a file system that is not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogState {
+    /// Its number.
+    pub number: u64,
+    /// Operations that are not in the tree.
+    pub operations: u64,
+    /// A frame is damaged that was durable once.
+    pub is_damaged: bool,
+    /// Where its readable part ends.
+    pub position: u64,
+}
+
+/// What the logs of a file system have that is not in its tree. Nothing is changed.
+///
+/// # Errors
+/// The devices are not those of a file system, or cannot be read.
+pub fn examine_logs(disks: &Disks) -> Result<Vec<LogState>, OpenError> {
+    let volume = Volume::read(disks)?;
+    let mut tree = Tree::open(disks, &volume, BATCH_BYTES as usize)?;
+    let mut found = Vec::new();
+    for (number, record) in logs_of(&mut tree, disks)? {
+        let ring = ring_of(number, &record)?;
+        let medium = First(disks.clone());
+        let mut reader = Reader::new(&ring, &medium, record.digested).ok_or(OpenError::Log(number))?;
+        let mut operations = 0;
+        let end = loop {
+            let (frames, end) = read_frames(&mut reader, u64::MAX).map_err(|error| Error::Media {
+                place: record.extents[0].place,
+                error,
+            })?;
+            operations += frames.iter().flat_map(Frame::ops).count() as u64;
+            if let Some(end) = end {
+                break end;
+            }
+        };
+        found.push(LogState {
+            number,
+            operations,
+            is_damaged: end == Next::Damaged,
+            position: reader.position(),
+        });
+    }
+    Ok(found)
+}
+
+fn logs_of(tree: &mut Tree, disks: &Disks) -> Result<Vec<(u64, LogRecord)>, OpenError> {
+    let keys = Key::new(0, Kind::Log, 0)..=Key::new(0, Kind::Log, u64::MAX);
+    let mut range = tree.range(View::Pending, keys);
+    let mut logs = Vec::new();
+    while let Some((key, value)) = range.next(tree, disks)? {
+        let record = LogRecord::parse(&value).map_err(|_| OpenError::Log(key.number))?;
+        logs.push((key.number, record));
+    }
+    Ok(logs)
+}
+
 struct Opening<'t> {
     disks: Disks,
     tree: &'t mut Tree,
@@ -137,17 +194,6 @@ struct Opening<'t> {
 }
 
 impl Opening<'_> {
-    fn logs(&mut self) -> Result<Vec<(u64, LogRecord)>, OpenError> {
-        let keys = Key::new(0, Kind::Log, 0)..=Key::new(0, Kind::Log, u64::MAX);
-        let mut range = self.tree.range(View::Pending, keys);
-        let mut logs = Vec::new();
-        while let Some((key, value)) = range.next(self.tree, &self.disks)? {
-            let record = LogRecord::parse(&value).map_err(|_| OpenError::Log(key.number))?;
-            logs.push((key.number, record));
-        }
-        Ok(logs)
-    }
-
     /// Digests what a log has. Its record then.
     fn apply(
         &mut self,

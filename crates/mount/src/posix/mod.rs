@@ -20,7 +20,7 @@ use crate::media::Disks;
 use fs::media::Media;
 use fuse::abi::init;
 use fuse::mount::{Mount, MountError, MountOptions, UnmountError, mount};
-use fuse::transport::{Choice, Config, End, Session, StartError, Transport, Wishes};
+use fuse::transport::{Choice, Config, End, Session, StartError, Stopper, Transport, Wishes};
 use os::sync::{Arc, thread};
 use server::{Place, Server, Told};
 use std::path::Path;
@@ -54,6 +54,7 @@ pub struct Mounted {
     transport: Transport,
     fallback: Option<String>,
     session: thread::JoinHandle<End>,
+    stopper: Stopper,
     workers: Workers,
     engine: Arc<Engine>,
 }
@@ -95,6 +96,7 @@ impl Mounted {
         server.transport.set(session.transport());
         let workers = Workers::start(queue, move |call| server.serve(call, Place::Worker));
         let (transport, fallback) = (session.transport(), session.fallback().map(ToString::to_string));
+        let stopper = session.stopper();
         let join = thread::Builder::new().name("fs-session".into());
         let session = join
             .spawn(move || session.join())
@@ -104,6 +106,7 @@ impl Mounted {
             transport,
             fallback,
             session,
+            stopper,
             workers,
             engine,
         })
@@ -148,6 +151,11 @@ impl Mounted {
     /// The kernel refuses.
     pub fn unmount_lazily(&mut self) -> Result<(), UnmountError> {
         self.mount.unmount_lazily()
+    }
+
+    /// Ends the session although programs use the mount: their calls fail.
+    pub fn stop(&self) {
+        self.stopper.stop();
     }
 
     /// Waits until somebody unmounts, and closes the file system.
