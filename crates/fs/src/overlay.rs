@@ -15,7 +15,8 @@ use crate::media::{Error, Media};
 use crate::names::{Attribute, Dirent, kind_of};
 use crate::node::VALUE_BYTES_MAX;
 use crate::op::{Action, Allocation, Entry, Fate, OFFSET_MAX, Op, Target};
-use crate::pieces::{From, Pieces};
+pub use crate::pieces::ReadError;
+use crate::pieces::{Pieces, Spot};
 use crate::spans::{Cut, Spans};
 use crate::tree::{Tree, View};
 use crate::work::{extents_of, inode_of, senseless};
@@ -35,17 +36,6 @@ pub struct Below<'t> {
     pub media: &'t dyn Media,
     /// The state: of a root, or with all changes.
     pub view: View,
-}
-
-/// Why something cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// As Linux calls it.
-    #[error("{0}")]
-    Posix(#[from] Errno),
-    /// A medium failed, or is damaged.
-    #[error("{0}")]
-    Tree(#[from] Error),
 }
 
 /// An entry of a directory that was listed.
@@ -442,11 +432,11 @@ impl Overlay {
                 Source::Zeros => None,
                 Source::Memory(data, from) => {
                     let from = from + (start - span.start) as usize;
-                    Some(From::Memory(Arc::clone(data), from))
+                    Some(Spot::Memory(Arc::clone(data), from))
                 }
                 Source::Placed(place, sums, from) => {
                     let from = from + (start - span.start);
-                    Some(From::Blocks(*place, Arc::clone(sums), from))
+                    Some(Spot::Blocks(*place, Arc::clone(sums), from))
                 }
             };
             if let Some(from) = from {
@@ -526,7 +516,7 @@ fn add_of_tree(
         }
         let whole = first * BYTES..(first + extent.run.blocks) * BYTES;
         let (from, to) = (whole.start.max(range.start), whole.end.min(range.end));
-        let blocks = From::Blocks(extent.run.place, extent.crcs.into(), from - whole.start);
+        let blocks = Spot::Blocks(extent.run.place, extent.crcs.into(), from - whole.start);
         pieces.add((from - start) as usize, (to - from) as usize, blocks);
     }
     Ok(())

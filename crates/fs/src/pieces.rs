@@ -3,21 +3,31 @@
 use crate::errno::Errno;
 use crate::format::{BLOCK_BYTES, Place};
 use crate::media::{Error, Media, read_block};
-use crate::overlay::ReadError;
 use std::sync::Arc;
 
 const BYTES: u64 = BLOCK_BYTES as u64;
+
+/// Why something cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// As Linux calls it.
+    #[error("{0}")]
+    Posix(#[from] Errno),
+    /// A medium failed, or is damaged.
+    #[error("{0}")]
+    Tree(#[from] Error),
+}
 
 /// Where the bytes of a read are. The caller sees to it that no block of them is written meanwhile.
 #[derive(Clone, Debug, Default)]
 pub struct Pieces {
     bytes: usize,
     /// In order; zeros are between them.
-    found: Vec<(usize, usize, From)>,
+    found: Vec<(usize, usize, Spot)>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum From {
+pub(crate) enum Spot {
     /// In memory: which, and from where on.
     Memory(Arc<[u8]>, usize),
     /// In blocks that follow each other: the first, the checksum of each, and from which byte on.
@@ -33,7 +43,7 @@ impl Pieces {
     }
 
     /// Adds a piece: where in what is read, and how long. It is behind all others.
-    pub(crate) fn add(&mut self, at: usize, bytes: usize, from: From) {
+    pub(crate) fn add(&mut self, at: usize, bytes: usize, from: Spot) {
         self.found.push((at, bytes, from));
     }
 
@@ -54,8 +64,8 @@ impl Pieces {
             end = at + count;
             let to = &mut bytes[*at..end];
             match from {
-                From::Memory(data, from) => to.copy_from_slice(&data[*from..from + count]),
-                From::Blocks(place, sums, from) => read_blocks(media, (*place, sums), *from, to)?,
+                Spot::Memory(data, from) => to.copy_from_slice(&data[*from..from + count]),
+                Spot::Blocks(place, sums, from) => read_blocks(media, (*place, sums), *from, to)?,
             }
         }
         bytes[end..].fill(0);

@@ -8,6 +8,8 @@
     reason = "a driver has a clock, threads and waits"
 )]
 
+#[cfg(test)]
+mod cut_tests;
 pub mod engine;
 pub mod media;
 pub mod posix;

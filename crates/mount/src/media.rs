@@ -81,6 +81,8 @@ pub enum DeviceError {
 enum Storage {
     Mapped(Mapped),
     Direct(MediaFile),
+    #[cfg(test)]
+    Volatile(crate::cut_tests::Volatile, bool),
 }
 
 impl Storage {
@@ -134,7 +136,14 @@ impl Disks {
         match &self.0[usize::from(device)] {
             Storage::Mapped(mapped) => mapped.persist() != Persist::Msync,
             Storage::Direct(_) => false,
+            #[cfg(test)]
+            Storage::Volatile(_, is_immediate) => *is_immediate,
         }
+    }
+
+    /// True if a device is mapped: it is memory, or is to be.
+    pub fn is_mapped(&self, device: u8) -> bool {
+        matches!(&self.0[usize::from(device)], Storage::Mapped(_))
     }
 
     /// Frames of a log on device 0 begin at multiples of so many bytes. On a file these are whole blocks: two writes at once never
@@ -143,6 +152,8 @@ impl Disks {
         match &self.0[0] {
             Storage::Mapped(_) => LINE_BYTES,
             Storage::Direct(_) => BLOCK_BYTES as u32,
+            #[cfg(test)]
+            Storage::Volatile(..) => 512,
         }
     }
 
@@ -168,6 +179,10 @@ impl Disks {
             Storage::Direct(file) => {
                 pieces.try_for_each(|(offset, bytes)| file.clone().write_through(offset, bytes))
             }
+            #[cfg(test)]
+            Storage::Volatile(device, _) => {
+                pieces.try_for_each(|(offset, bytes)| device.write_through(offset, bytes))
+            }
         }
     }
 
@@ -186,6 +201,8 @@ impl Disks {
                 Ok(())
             }
             Storage::Direct(file) => file.clone().write_at(place.offset(), bytes),
+            #[cfg(test)]
+            Storage::Volatile(device, _) => device.write(place.offset(), bytes),
         }
     }
 
@@ -198,7 +215,30 @@ impl Disks {
             // A store is durable on return.
             Storage::Mapped(_) => Ok(()),
             Storage::Direct(file) => file.clone().flush(),
+            #[cfg(test)]
+            Storage::Volatile(device, _) => device.flush(),
         }
+    }
+
+    /// Devices with these contents that lose power.
+    #[cfg(test)]
+    pub(crate) fn volatile(contents: Vec<Vec<u8>>, is_immediate: bool) -> Self {
+        let device = |bytes| Storage::Volatile(crate::cut_tests::Volatile::new(bytes), is_immediate);
+        Self(contents.into_iter().map(device).collect())
+    }
+
+    /// What a cut leaves of each device. The power of all goes at once.
+    #[cfg(test)]
+    pub(crate) fn cut_all(
+        &self,
+        cut: impl FnMut(os::sync::MutexGuard<'_, crate::cut_tests::Content>) -> Vec<u8>,
+    ) -> Vec<Vec<u8>> {
+        let frozen = self.0.iter().map(|storage| match storage {
+            Storage::Volatile(device, _) => device.freeze(),
+            _ => unreachable!("all of them lose power"),
+        });
+        let frozen: Vec<_> = frozen.collect();
+        frozen.into_iter().map(cut).collect()
     }
 
     fn storage(&self, place: Place) -> Result<&Storage, MediaError> {
@@ -211,6 +251,8 @@ impl Disks {
         match storage {
             Storage::Mapped(mapped) => mapped.read(offset, bytes).map_err(|_| MediaError::OutOfRange),
             Storage::Direct(file) => file.read_at(offset, bytes),
+            #[cfg(test)]
+            Storage::Volatile(device, _) => device.read(offset, bytes),
         }
     }
 }
@@ -224,6 +266,8 @@ impl Media for Disks {
         match &self.0[usize::from(device)] {
             Storage::Mapped(mapped) => mapped.bytes(),
             Storage::Direct(file) => file.capacity_bytes(),
+            #[cfg(test)]
+            Storage::Volatile(device, _) => device.bytes(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The log is written: by threads of its own, or by the caller where the medium makes nobody wait.
 
-use super::Shared;
+use super::failure::Mode;
+use super::shared::Shared;
 use super::state::{LOOK_AGAIN, Locked, State};
 use fs::log::Write;
 use os::sync::MutexGuard;
@@ -40,7 +41,7 @@ impl Shared {
     }
 
     fn may_gather(&self, state: &State) -> bool {
-        self.options.mode == super::Mode::Ordered && !state.is_waited_for() && !state.is_stopping
+        self.options.mode == Mode::Ordered && !state.is_waited_for() && !state.is_stopping
     }
 
     /// Writes all records that wait, if a write may begin.

@@ -14,14 +14,18 @@
 //! After a failed write of the log, or a failed digest, nothing changes any more ([`Failure`]). Reads go on.
 
 mod digester;
+mod failure;
 mod gate;
 mod logger;
 mod recover;
+mod shared;
 mod state;
 mod turn;
+mod worker;
 mod write;
 
 pub use digester::Counts;
+pub use failure::{Failure, Mode, Options};
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
 pub use state::Done;
 pub use turn::Turn;
@@ -30,121 +34,27 @@ pub use write::Write;
 use crate::media::Disks;
 use digester::Keeper;
 use fs::client::{Client, Failure as ClientFailure, Options as ClientOptions};
-use fs::errno::Errno;
 use fs::format::BLOCK_BYTES;
 use fs::log::{Options as LogOptions, Ticket, Writer};
 use fs::media::Volume;
 use fs::tree::Tree;
 use gate::Gate;
-use os::sync::{Arc, Mutex, MutexGuard, PoisonError, thread};
+use os::sync::{Arc, Mutex, PoisonError, thread};
+use shared::{Shared, SharedOptions};
 use state::{LOOK_AGAIN, Locked, State};
-use thiserror::Error as ErrorOf;
+use turn::Wanted;
 
 /// Threads that write the log where the caller does not: while one writes, the other takes what came meanwhile.
 const LOG_THREADS: usize = 2;
 /// Writes of a log under way, where callers write.
 const WRITES_MAX: usize = 16;
-/// Bytes of nodes in memory, of each of the two trees.
-const CACHE_BYTES: usize = 64 << 20;
 /// Bytes of data that a record has, at most: what is longer goes to blocks, and is written once.
 const RECORD_BYTES_MAX: u32 = 32 << 10;
-
-/// When a call returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// When it is durable.
-    Sync,
-    /// At once. A cut leaves all calls up to one; a sync waits.
-    Ordered,
-}
-
-/// How a file system is opened.
-#[derive(Clone)]
-pub struct Options {
-    /// When a call returns. None: `Sync` if device 0 is memory.
-    pub mode: Option<Mode>,
-    /// Bytes of the log. None: an eighth of device 0, at most 64 MiB.
-    pub log_bytes: Option<u64>,
-    /// Bytes of nodes in memory, of each of the two trees.
-    pub cache_bytes: usize,
-    /// Permissions are looked at; not if the kernel has.
-    pub checks_permissions: bool,
-    /// Open it although acknowledged calls are lost.
-    pub despite_damage: bool,
-    /// Hears of what goes wrong later.
-    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            mode: None,
-            log_bytes: None,
-            cache_bytes: CACHE_BYTES,
-            checks_permissions: true,
-            despite_damage: false,
-            tell: Arc::new(|_| {}),
-        }
-    }
-}
-
-/// Why a call was refused.
-#[derive(Clone, Debug, PartialEq, Eq, ErrorOf)]
-pub enum Failure {
-    /// As Linux calls it.
-    #[error("{0}")]
-    Posix(#[from] Errno),
-    /// The log has no room now: wait ([`Engine::wait_for_room`]), and try again.
-    #[error("the log has no room now: try again")]
-    Busy,
-    /// No device has so many blocks in a row.
-    #[error("no device has room for large data")]
-    NoBlocks,
-    /// The call is longer than a frame of the log.
-    #[error("the call is longer than a frame of the log: divide it")]
-    TooLong,
-    /// A write of the log has failed.
-    #[error("a write of the log failed, and nothing changes any more: look at device 0, and mount again")]
-    Log,
-    /// A digest has failed.
-    #[error("a digest failed, and nothing changes any more: run the check, and mount again")]
-    Digest,
-    /// A device cannot be read, or is damaged.
-    #[error("a device cannot be read, or is damaged: run the check")]
-    Read,
-}
-
-struct SharedOptions {
-    mode: Mode,
-    tell: Arc<dyn Fn(&str) + Send + Sync>,
-}
-
-struct Shared {
-    options: SharedOptions,
-    disks: Disks,
-    volume: Volume,
-    is_immediate: bool,
-    locked: Locked,
-    gate: Arc<Gate>,
-    keeper: Mutex<Keeper>,
-}
-
-impl Shared {
-    fn keeper(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A file system that is open.
 pub struct Engine {
     shared: Arc<Shared>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
-}
-
-/// What a call found missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    digest: bool,
 }
 
 impl Engine {
@@ -155,7 +65,7 @@ impl Engine {
     pub fn open(disks: Disks, options: &Options) -> Result<(Self, Recovery), OpenError> {
         let opened = recover::open(&disks, options)?;
         let is_immediate = disks.is_immediate(0);
-        let mode = options.mode.unwrap_or(match is_immediate {
+        let mode = options.mode.unwrap_or(match disks.is_mapped(0) {
             true => Mode::Sync,
             false => Mode::Ordered,
         });

@@ -1,7 +1,7 @@
 //! Opening: what logs have goes into the tree, orphans are deleted, and one log is given a new nonce (docs/format/fs.md, "After a cut",
 //! "One writer").
 
-use super::Options;
+use super::failure::Options;
 use crate::media::{Disks, First};
 use fs::digest::{Batch, DigestError, delete_orphan, digest};
 use fs::edit::Room;

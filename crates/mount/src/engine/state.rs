@@ -1,6 +1,6 @@
 //! What the threads of an engine share under one lock: the client with what it has not digested, the log's writer, and those who wait.
 
-use super::Failure;
+use super::failure::Failure;
 use fs::client::Client;
 use fs::log::{Ticket, Write, Writer};
 use fs::tree::Tree;

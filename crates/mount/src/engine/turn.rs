@@ -1,8 +1,8 @@
 //! A call's time under the lock of the state.
 
 use super::digester::BLOCKS_KEPT;
+use super::failure::Failure;
 use super::state::State;
-use super::{Failure, Wanted};
 use crate::media::Disks;
 use fs::client::{Call, Caller, Client, Failure as ClientFailure};
 use fs::inode::Time;
@@ -14,6 +14,12 @@ use std::time::SystemTime;
 
 /// Inodes without a name that are released at once, at most: others wait for the lock, too.
 const RELEASED_MAX: usize = 64;
+
+/// What a call found missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(super) digest: bool,
+}
 
 /// A call's time under the lock.
 pub struct Turn<'t> {

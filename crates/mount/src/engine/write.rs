@@ -1,6 +1,7 @@
 //! Writes. Small data go into the log with their record. Large data go to granted blocks first, without the lock, and once.
 
-use super::{Engine, Failure};
+use super::Engine;
+use super::failure::Failure;
 use fs::client::{Caller, Plan, Where, Written};
 use fs::format::{BLOCK_BYTES, Block};
 use fs::log::Ticket;

@@ -165,7 +165,7 @@ impl Server {
                 let Some(flags) = data.first_chunk::<4>().map(|flags| u32::from_ne_bytes(*flags)) else {
                     return call.fail(Errno::INVAL);
                 };
-                self.change_by(call, place, move |turn| {
+                self.change_by(call, place, move |turn, _| {
                     let caller = caller_of(&header, 0);
                     let ticket = turn.call(caller, |client, call| {
                         client.set_flags(call, header.nodeid, u64::from(flags))

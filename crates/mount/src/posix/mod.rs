@@ -8,6 +8,7 @@
 mod attr;
 mod attributes;
 mod content;
+mod dispatch;
 mod names;
 mod server;
 mod status;

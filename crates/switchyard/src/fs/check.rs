@@ -1,6 +1,6 @@
 //! `switchyard fs check`: a file system that is not mounted, without changing anything.
 
-use super::{CheckArgs, open};
+use super::common::{CheckArgs, open};
 use crate::failure::Failure;
 use crate::launch::Says;
 use crate::size::Size;

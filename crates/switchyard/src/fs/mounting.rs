@@ -1,6 +1,6 @@
 //! `switchyard fs mount`: a mount from its opening to its end.
 
-use super::{MountArgs, make_empty, open, split_dir};
+use super::common::{MountArgs, make_empty, open, split_dir};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
 use anyhow::{Context, bail};

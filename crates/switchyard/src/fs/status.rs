@@ -1,6 +1,6 @@
 //! `switchyard fs status`: what a mount does, or what the devices of a file system say.
 
-use super::{StatusArgs, devices_of, open};
+use super::common::{StatusArgs, devices_of, open};
 use crate::failure::Failure;
 use crate::launch::Says;
 use crate::size::Size;
