@@ -35,7 +35,13 @@ kill_mount() {
 # check_fs DEVICE…: the offline check finds nothing.
 check_fs() { "$SWITCHYARD" fs check "$@" --data >"$work/check.out" 2>&1 || fail "$(<"$work/check.out")"; }
 
-nvm=nvm:$work/nvm
+# A file in memory is mapped as persistent memory is. On a disk each write of it would be an msync.
+memory=$work
+if [[ -d /dev/shm && -w /dev/shm ]]; then
+    memory=$(mktemp -d /dev/shm/switchyard-test.XXXXXX)
+    at_end "rm -rf '$memory'"
+fi
+nvm=nvm:$memory/nvm
 ssd=ssd:$work/ssd
 hdd=hdd:$work/hdd
 
@@ -190,8 +196,8 @@ kills sync "$ssd" "$hdd"
 expect_code 2 "$SWITCHYARD" fs mount "$hdd" "$ssd" "$dir"
 
 echo "· a full file system says so, loses nothing, and takes more after deletions"
-"$SWITCHYARD" fs make "nvm:$work/small:24MiB" >/dev/null
-mount_fs "nvm:$work/small"
+"$SWITCHYARD" fs make "nvm:$memory/small:24MiB" >/dev/null
+mount_fs "nvm:$memory/small"
 python3 - "$dir" <<'PY'
 import errno, os, sys
 root = sys.argv[1]
@@ -223,12 +229,12 @@ verify("a", range(1, count, 2))
 verify("b", range(again))
 PY
 end_mount
-check_fs "nvm:$work/small"
-mount_fs "nvm:$work/small"
+check_fs "nvm:$memory/small"
+mount_fs "nvm:$memory/small"
 [[ $(tail -c 1 "$dir/b5" | od -An -tu1 | tr -d ' ') == 5 ]] || fail "a file of a full file system is not kept"
 rm -rf "${dir:?}"/*
 end_mount
-check_fs "nvm:$work/small"
+check_fs "nvm:$memory/small"
 
 if [[ -n ${PJDFSTEST:-} ]]; then
     echo "· the suite at \$PJDFSTEST finds no failure"

@@ -394,7 +394,7 @@ impl Digest<'_> {
             false => self.find_free(entry)?,
         };
         self.grants
-            .admit_create((number, *mode), (*uid, *gid), &directory)?;
+            .admit_create((number, *mode, inode.device), (*uid, *gid), &directory)?;
         let is_directory = mode & TYPE_MASK == TYPE_DIRECTORY;
         has_link(&directory, is_directory)?;
         if self.work.find(number)?.is_some() {
@@ -701,11 +701,11 @@ impl Digest<'_> {
     /// perhaps not on the way there: the order is that of names. So those go first that leave room.
     fn change_attributes(&mut self, ops: &[Op<'_>]) -> Result<(), Error> {
         let is_set = |op: &Op<'_>| matches!(op.action, Action::Attribute { value: Some(_), .. });
-        // What is set and removed at once may have been there or not: see `coalesce`.
-        let is_dropped =
-            |at: usize| at > 0 && !is_set(&ops[at]) && name_of(&ops[at - 1]) == name_of(&ops[at]);
+        // What is set and removed at once may have been there or not: see `coalesce`. A change of data may have taken the capabilities.
+        let is_twice = |at: usize| at > 0 && name_of(&ops[at - 1]) == name_of(&ops[at]);
+        let is_dropped = |at: usize| !is_set(&ops[at]) && (is_twice(at) || name_of(&ops[at]) == CAPABILITY);
         let (dropped, mut waiting): (Vec<_>, Vec<_>) = (0..ops.len())
-            .filter(|at| *at + 1 == ops.len() || !is_dropped(*at + 1))
+            .filter(|at| *at + 1 == ops.len() || !is_twice(*at + 1))
             .partition(|at| is_dropped(*at));
         for at in dropped {
             let result = self.drop_attribute(&ops[at]);

@@ -171,7 +171,7 @@ impl Grants {
     /// A new inode: its number, owner and type.
     pub(crate) fn admit_create(
         &self,
-        (inode, mode): (u64, u32),
+        (inode, mode, device): (u64, u32, u32),
         (uid, gid): (u32, u32),
         directory: &Inode,
     ) -> Result<(), Reason> {
@@ -179,7 +179,11 @@ impl Grants {
             return Err(Reason::Number(inode));
         }
         let is_ours = uid == self.uid && (self.gids.contains(&gid) || gid == directory.gid);
-        let is_device = matches!(mode & TYPE_MASK, TYPE_CHARACTERS | TYPE_BLOCKS);
+        // A character device 0 is none: overlayfs says by it that a name is gone, and Linux lets everybody make it.
+        let is_device = match mode & TYPE_MASK {
+            TYPE_CHARACTERS => device != 0,
+            kind => kind == TYPE_BLOCKS,
+        };
         match self.uid == 0 || (is_ours && !is_device && self.may_run_as((mode, gid))) {
             true => Ok(()),
             false => Err(Errno::NotPermitted.into()),
@@ -197,8 +201,8 @@ impl Grants {
         let rights = self.rights(inode)?;
         let is_of_user = name.starts_with(b"user.") && (rights.data || rights.owner || rights.names);
         let is_list = name.starts_with(b"system.") && rights.owner;
-        // Whoever changes a file takes its capabilities.
-        let is_taken = name == CAPABILITY && !is_set && rights.data;
+        // Whoever changes a file, or gives it another group, takes its capabilities.
+        let is_taken = name == CAPABILITY && !is_set && (rights.data || rights.owner);
         match self.uid == 0 || is_of_user || is_list || is_taken {
             true => Ok(()),
             false => Err(Errno::NotPermitted.into()),

@@ -2,11 +2,17 @@
 #![allow(clippy::disallowed_types, reason = "it measures")]
 
 use base::Rng;
+use fs::client::{Budget, Call, Caller, Client, Failure, New, Options, Where};
+use fs::digest::{Batch, digest};
 use fs::edit::Room;
-use fs::format::{Key, Kind, Tier};
-use fs::inode::Time;
+use fs::format::{Key, Kind, Place, ROOT_INODE, Tier};
+use fs::grants::{Grants, Rights};
+use fs::inode::{TYPE_FILE, Time};
+use fs::log::{self, Next, Reader, Ring, Writer};
 use fs::make::Make;
+use fs::overlay::Below;
 use fs::tree::{Tree, View};
+use fs::value::{LogRecord, Run};
 use std::time::Instant;
 use uuid::Uuid;
 
@@ -72,5 +78,189 @@ fn inserts_and_lookups_of_a_million() {
             tree.levels(),
             begin.elapsed().as_secs_f64(),
         );
+    }
+}
+
+/// A client with its log in memory.
+struct Server {
+    disks: Vec<Vec<u8>>,
+    tree: Tree,
+    client: Client,
+    writer: Writer,
+    ring: Ring,
+    grants: Grants,
+    now: Time,
+}
+
+const LOG: u64 = 1;
+const NONCE: u64 = 77;
+
+impl Server {
+    fn new() -> Self {
+        let mut disks = vec![vec![1u8; 1 << 30]];
+        let make = Make {
+            uuid: Uuid::from_u128(1 << 100),
+            devices: vec![(Tier::Memory, Uuid::from_u128(2))],
+            time: Time::default(),
+            owner: (0, 0),
+        };
+        let volume = make.make(&mut disks).expect("it is large enough");
+        let mut tree = Tree::open(&disks, &volume, 256 << 20).expect("it was just made");
+        let run = Run {
+            place: Place::new(0, 1000),
+            blocks: 1 << 16,
+        };
+        tree.claim(&disks, run).expect("it is free");
+        tree.keep(&disks, run).expect("it was claimed");
+        let record = LogRecord {
+            nonce: NONCE,
+            sector: 64,
+            extents: vec![run],
+            ..LogRecord::default()
+        };
+        let key = Key::new(0, Kind::Log, LOG);
+        tree.insert(&disks, key, &record.emit(), Room::Normal)
+            .expect("there is room");
+        tree.commit(&mut disks).expect("there is room");
+        tree.commit(&mut disks).expect("there is room");
+        let ring = Ring::new(NONCE, 64, &[run]).expect("it is sound");
+        let options = log::Options {
+            frame_bytes_max: 1 << 20,
+            writes_in_flight_max: 4,
+        };
+        let mut grants = Grants::default();
+        grants.inodes = 10..1 << 40;
+        grants.leases.insert(ROOT_INODE, Rights::ALL);
+        let mut client = Client::new(volume.mark, Options::default());
+        client.grant_inodes(10..1 << 40);
+        client.set_budget(Budget::of(&tree, &[0]));
+        Self {
+            disks,
+            tree,
+            client,
+            writer: Writer::new(ring.clone(), 0, options),
+            ring,
+            grants,
+            now: Time::default(),
+        }
+    }
+
+    fn write_log(&mut self) {
+        while let Some(write) = self.writer.next_write() {
+            for (offset, bytes) in write.pieces() {
+                let at = offset as usize;
+                self.disks[0][at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            self.writer.written(write, Ok(()));
+        }
+    }
+
+    fn digest(&mut self) {
+        self.write_log();
+        let key = Key::new(0, Kind::Log, LOG);
+        let value = self.tree.get(&self.disks, View::Pending, key);
+        let record = LogRecord::parse(&value.expect("whole").expect("there")).expect("sound");
+        let mut frames = Vec::new();
+        let mut reader = Reader::new(&self.ring, &self.disks[0], record.digested).expect("a position");
+        while let Next::Frame(frame) = reader.next_frame().expect("it reads") {
+            frames.push(frame);
+        }
+        let batch = Batch::new((LOG, NONCE, record.digested), &frames);
+        let grants = (&mut self.grants, &[0][..]);
+        let report = digest(&mut self.tree, &mut self.disks, batch, grants).expect("the next one");
+        assert_eq!(report.refused, []);
+        self.tree.commit(&mut self.disks).expect("there is room");
+        self.tree.commit(&mut self.disks).expect("there is room");
+        self.writer.consumed(self.writer.durable_position());
+        self.client.digested(self.writer.durable());
+        self.client.set_budget(Budget::of(&self.tree, &[0]));
+    }
+
+    fn call<T>(&mut self, mut f: impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<T, Failure>) -> T {
+        loop {
+            let mut below = Below {
+                tree: &mut self.tree,
+                media: &self.disks,
+                view: View::Pending,
+            };
+            let writer = &mut self.writer;
+            let mut sink = |ops: &[fs::op::Op<'_>]| writer.add(ops);
+            let mut call = Call {
+                caller: Caller::default(),
+                now: self.now,
+                below: &mut below,
+                sink: &mut sink,
+            };
+            match f(&mut self.client, &mut call) {
+                Ok(done) => return done,
+                Err(Failure::Busy) => self.write_log(),
+                Err(Failure::Digest) => self.digest(),
+                Err(failure) => panic!("{failure}"),
+            }
+        }
+    }
+}
+
+/// The time of each of many, in nanoseconds.
+fn measure(name: &str, count: u64, mut f: impl FnMut(u64)) {
+    let begin = Instant::now();
+    (0..count).for_each(&mut f);
+    let each = begin.elapsed().as_secs_f64() / count as f64 * 1e9;
+    println!("{name}: {each:.0} ns");
+}
+
+#[test]
+#[ignore = "it measures, and takes a gibibyte"]
+fn calls_of_a_client() {
+    const FILES: u64 = 10_000;
+    let mut server = Server::new();
+    let name = |index: u64| format!("file-{index}").into_bytes();
+    let mut files = Vec::new();
+    measure("create", FILES, |index| {
+        let name = name(index);
+        let new = New {
+            mode: TYPE_FILE | 0o644,
+            ..New::default()
+        };
+        let made = server.call(|client, call| client.create(call, (ROOT_INODE, &name), new));
+        files.push(made.number);
+    });
+    for state in ["in the log", "in the tree"] {
+        measure(&format!("stat, {state}"), 1_000_000, |index| {
+            let file = files[(index * 7919 % FILES) as usize];
+            server.call(|client, call| client.stat(call.below, file));
+        });
+        let names: Vec<_> = (0..FILES).map(name).collect();
+        measure(&format!("lookup, {state}"), 1_000_000, |index| {
+            let name = &names[(index * 7919 % FILES) as usize];
+            server.call(|client, call| client.lookup(call, (ROOT_INODE, name)));
+        });
+        server.digest();
+    }
+    let data = [7; 1024];
+    measure("append of 1 KiB, with digests", 200_000, |index| {
+        let file = files[(index / 1000 % FILES) as usize];
+        server.call(|client, call| client.write(call, (file, Where::End), &data, false));
+    });
+    server.digest();
+    let mut worst = 0;
+    let begin = Instant::now();
+    for index in 0..20_000 {
+        let file = files[(index / 100 % FILES) as usize];
+        let one = Instant::now();
+        server.call(|client, call| client.write(call, (file, Where::End), &data, false));
+        worst = worst.max(one.elapsed().as_nanos());
+    }
+    println!(
+        "append of 1 KiB, no digest: {:.0} ns, worst {worst} ns",
+        begin.elapsed().as_secs_f64() / 20_000.0 * 1e9
+    );
+    let mut bytes = vec![0; 4096];
+    for state in ["in the log", "in the tree"] {
+        measure(&format!("read of 4 KiB, {state}"), 100_000, |index| {
+            let file = files[(index / 100 % 200) as usize];
+            server.call(|client, call| client.read(call.below, (file, 0), &mut bytes));
+        });
+        server.digest();
     }
 }

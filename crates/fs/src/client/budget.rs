@@ -225,14 +225,23 @@ impl Ledger {
     }
 
     /// Blocks of device 0 that nothing was promised of.
-    pub(crate) fn left(&self) -> u64 {
+    pub(crate) fn first_left(&self) -> u64 {
         self.budget.growth.saturating_sub(self.blocks(self.sum))
     }
 
-    /// Blocks for data that nothing was promised of.
+    /// The same of the other devices that data go to.
     pub(crate) fn data_left(&self) -> u64 {
-        let shared = if self.budget.is_shared { self.left() } else { 0 };
-        self.budget.data.saturating_sub(self.sum.data) + shared
+        self.budget.data.saturating_sub(self.sum.data)
+    }
+
+    /// Blocks that data of records may go to.
+    pub(crate) fn available(&self) -> u64 {
+        let shared = if self.budget.is_shared {
+            self.first_left()
+        } else {
+            0
+        };
+        self.data_left() + shared
     }
 
     /// Notes the promises of a frame.

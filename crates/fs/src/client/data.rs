@@ -17,6 +17,9 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes of a planned write, at most; a longer one is done in part. Its checksums are a fourth of a frame of 64 KiB.
 const PLAN_BYTES_MAX: u64 = 16 << 20;
 
+/// The attribute with a file's capabilities, which go when the file changes.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Where a write begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Where {
@@ -167,6 +170,27 @@ impl Client {
         }
         ops.extend(self.without_capability(call, number)?);
         Ok(())
+    }
+
+    /// What takes a file's capabilities away, if it has such.
+    pub(super) fn without_capability(
+        &mut self,
+        call: &mut Call<'_, '_>,
+        number: u64,
+    ) -> Result<Option<Op<'static>>, Failure> {
+        if self.plain == Some(number) {
+            return Ok(None);
+        }
+        if self.overlay.attribute(call.below, number, CAPABILITY)?.is_none() {
+            self.plain = Some(number);
+            return Ok(None);
+        }
+        let name = CAPABILITY.into();
+        Ok(Some(self.op(
+            call,
+            number,
+            Action::Attribute { name, value: None },
+        )))
     }
 
     /// Logs changes of an inode, data among them.

@@ -188,9 +188,10 @@ impl Client {
         self.blocks.iter().map(|run| run.blocks).sum()
     }
 
-    /// Blocks of device 0 that are promised to nobody: so many may be reserved for large data. Set the budget then.
-    pub fn blocks_unpromised(&self) -> u64 {
-        self.ledger.left()
+    /// Blocks that are promised to nobody: of device 0, and of all others that data of records go to. No more may be reserved for large data.
+    /// Set the budget then.
+    pub fn blocks_unpromised(&self) -> (u64, u64) {
+        (self.ledger.first_left(), self.ledger.data_left())
     }
 
     /// Says what room there is: after each digest, each commit and each reservation of blocks.

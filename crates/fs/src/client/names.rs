@@ -146,7 +146,8 @@ impl Client {
         self.may_create(call, (parent, directory))?;
         let kind = new.mode & TYPE_MASK;
         let is_device = matches!(kind, TYPE_CHARACTERS | TYPE_BLOCKS);
-        if is_device && self.options.checks_permissions && !call.caller.is_root() {
+        let is_gone = kind == TYPE_CHARACTERS && new.device == 0;
+        if is_device && !is_gone && self.options.checks_permissions && !call.caller.is_root() {
             return Err(Errno::NotPermitted.into());
         }
         if kind == TYPE_DIRECTORY && directory.links >= self.options.links_max {

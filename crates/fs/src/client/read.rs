@@ -223,7 +223,7 @@ impl Client {
                 .map(|device| below.media.capacity_bytes(device) / BLOCK)
                 .sum(),
             free: devices.map(|device| below.tree.free(device)).sum(),
-            available: self.ledger.data_left(),
+            available: self.ledger.available(),
         }
     }
 }

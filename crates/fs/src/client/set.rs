@@ -6,12 +6,10 @@ use super::{Call, Client, Failure};
 use crate::errno::Errno;
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK, Time};
 use crate::log::Ticket;
-use crate::op::{ATTRIBUTE_BYTES_MAX, Action, Bytes, Changes, NAME_BYTES_MAX, OFFSET_MAX, Op};
+use crate::op::{ATTRIBUTE_BYTES_MAX, Action, Bytes, Changes, NAME_BYTES_MAX, OFFSET_MAX};
 
 /// Bytes of an attribute's value, at most: `XATTR_SIZE_MAX` of Linux.
 const VALUE_BYTES_MAX: usize = 1 << 16;
-/// The attribute with a file's capabilities, which go when the file changes.
-const CAPABILITY: &[u8] = b"security.capability";
 /// How old a time of reading may be: `relatime` of Linux.
 const ATIME_SECONDS_MAX: i64 = 24 * 60 * 60;
 
@@ -160,27 +158,6 @@ impl Client {
         }
     }
 
-    /// What takes a file's capabilities away, if it has such.
-    pub(super) fn without_capability(
-        &mut self,
-        call: &mut Call<'_, '_>,
-        number: u64,
-    ) -> Result<Option<Op<'static>>, Failure> {
-        if self.plain == Some(number) {
-            return Ok(None);
-        }
-        if self.overlay.attribute(call.below, number, CAPABILITY)?.is_none() {
-            self.plain = Some(number);
-            return Ok(None);
-        }
-        let name = CAPABILITY.into();
-        Ok(Some(self.op(
-            call,
-            number,
-            Action::Attribute { name, value: None },
-        )))
-    }
-
     /// Sets the flags of `chattr`.
     ///
     /// # Errors
@@ -241,11 +218,8 @@ impl Client {
         }
         let inode = self.known(call.below, number)?;
         if is_acl(name) {
-            let acl = match value {
-                [] => None,
-                value => Some(Acl::parse(value).ok_or(Errno::Invalid)?),
-            };
-            return self.set_acl(call, (number, &inode), name, (acl, takes_set_gid));
+            let list = Some(value).filter(|value| !value.is_empty());
+            return self.set_acl(call, (number, &inode), name, (list, takes_set_gid));
         }
         self.may_set_attribute(call, (number, &inode), name)?;
         let is_there = self.overlay.attribute(call.below, number, name)?.is_some();
@@ -345,7 +319,7 @@ impl Client {
         call: &mut Call<'_, '_>,
         (number, inode): (u64, &Inode),
         name: &[u8],
-        (acl, takes_set_gid): (Option<Acl>, bool),
+        (value, takes_set_gid): (Option<&[u8]>, bool),
     ) -> Result<Option<Ticket>, Failure> {
         if inode.mode & TYPE_MASK == TYPE_LINK {
             return Err(Errno::NotSupported.into());
@@ -353,15 +327,18 @@ impl Client {
         if inode.flags & (IMMUTABLE | APPEND_ONLY) != 0 {
             return Err(Errno::NotPermitted.into());
         }
-        self.check_owner(call, inode)?;
         if name == acl::DEFAULT && !inode.is_directory() {
-            return match acl {
+            return match value {
                 Some(_) => Err(Errno::Access.into()),
                 None => Ok(None),
             };
         }
+        self.check_owner(call, inode)?;
         let mut changes = Changes::default();
-        let mut acl = acl;
+        let mut acl = match value {
+            Some(value) => Some(Acl::parse(value).ok_or(Errno::Invalid)?),
+            None => None,
+        };
         if name == acl::ACCESS
             && let Some(list) = &acl
         {

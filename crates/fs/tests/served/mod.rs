@@ -162,10 +162,13 @@ impl Served {
 
     /// Reserves blocks for large data. False if there are none.
     fn grant_blocks(&mut self, wanted: u64) -> bool {
-        let want = match self.large {
-            0 => wanted.min(self.client.blocks_unpromised()),
-            _ => wanted.max(GRANTED),
+        let (first, others) = self.client.blocks_unpromised();
+        let left = match self.large {
+            0 => first,
+            large if self.rig.devices.contains(&large) => others,
+            _ => u64::MAX,
         };
+        let want = wanted.max(GRANTED).min(left);
         if want == 0 {
             return false;
         }

@@ -133,10 +133,8 @@ impl Keeper {
             for _ in 0..PIECES_MAX {
                 let left = state.client.blocks_left();
                 let kept = BLOCKS_KEPT.min(self.tree.free(device) / KEPT_PARTS).max(wanted);
-                let unpromised = match device {
-                    0 => state.client.blocks_unpromised(),
-                    _ => u64::MAX,
-                };
+                let (first, others) = state.client.blocks_unpromised();
+                let unpromised = if device == 0 { first } else { others };
                 let count = kept.saturating_sub(left).min(unpromised);
                 if count == 0 {
                     break;
@@ -145,13 +143,6 @@ impl Keeper {
                     break;
                 };
                 self.tell_room(state);
-                if state.client.blocks_unpromised() == 0 {
-                    // What was promised of this device would find no room.
-                    let given = self.tree.give_back(&self.disks, run);
-                    given.expect("it was reserved");
-                    self.tell_room(state);
-                    break;
-                }
                 near = Some(run.end());
                 self.grants.grant(run);
                 state.client.grant_blocks(run);
