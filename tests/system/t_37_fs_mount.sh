@@ -24,11 +24,12 @@ end_mount() {
     rack_pid=
 }
 
-# kill_mount: kills the process, and takes the dead mount away.
+# kill_mount PID: kills the mount's process, waits until the writer PID has failed, and takes the dead mount away.
 kill_mount() {
     kill -9 "$rack_pid"
     wait "$rack_pid" 2>/dev/null || true
     rack_pid=
+    wait "$1" 2>/dev/null || true
     umount -l "$dir" 2>/dev/null || fusermount3 -uz "$dir"
 }
 
@@ -178,8 +179,7 @@ kills() {
         python3 "$work/writer.py" "$dir" "$work/told" "$syncs" 2>/dev/null &
         local writer=$!
         sleep "1.$round"
-        kill_mount
-        wait "$writer" 2>/dev/null || true
+        kill_mount "$writer"
         mount_fs "$@"
         python3 "$work/reader.py" "$dir" "$work/told" || fail "round $round: an acknowledged file is lost"
         end_mount
