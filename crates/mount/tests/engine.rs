@@ -353,3 +353,18 @@ fn devices_that_are_in_use_are_refused() {
     let error = Disks::open(&rig.specs(rig.directory.path()), Access::Own).expect_err("it is taken");
     assert!(error.to_string().contains("in use"), "{error}");
 }
+
+/// `df` told that there was no room while calls were not digested: it took what each was promised at most for what it needs.
+#[test]
+fn room_that_calls_were_promised_counts_as_available() {
+    let mut rig = Rig::new(&[(Tier::Memory, 256 << 20)]);
+    rig.options.log_bytes = Some(16 << 20);
+    let (engine, _) = rig.open();
+    let (free, available) = engine.turn(|turn| turn.free_blocks());
+    assert!(available > free * 9 / 10, "{available} of {free}");
+    for number in 0..800 {
+        file(&engine, &format!("f{number}"), &data_of(number, 100));
+    }
+    let (free, available) = engine.turn(|turn| turn.free_blocks());
+    assert!(available > free * 9 / 10, "{available} of {free}");
+}

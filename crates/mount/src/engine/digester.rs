@@ -118,6 +118,11 @@ impl Keeper {
     pub fn tell_room(&self, state: &mut State) {
         let devices = devices_for_data(&self.tree);
         state.client.set_budget(Budget::of(&self.tree, &devices));
+        // What calls were promised at most is far more than what they take, and no news for `df`.
+        let others = devices.iter().filter(|device| **device > 0);
+        let others: u64 = others.map(|device| self.tree.free(*device)).sum();
+        let first = self.tree.room().saturating_sub(self.tree.reserve_blocks());
+        state.available = others + first;
         state.free = (0..self.tree.devices() as u8)
             .map(|device| self.tree.free(device))
             .collect();

@@ -170,8 +170,8 @@ impl Turn<'_> {
         is_short
     }
 
-    /// The blocks of all devices, and those that are free.
-    pub fn free_blocks(&self) -> u64 {
-        self.state.free.iter().sum()
+    /// Blocks of all devices that are free, and those of them that files can have.
+    pub fn free_blocks(&self) -> (u64, u64) {
+        (self.state.free.iter().sum(), self.state.available)
     }
 }
