@@ -103,8 +103,13 @@ enum Touched {
     Attribute(u64, Vec<u8>),
 }
 
-/// A directory, a hash, and a name of it.
-type NameKey = (u64, u64, Vec<u8>);
+/// A name of a directory, and what it leads to.
+#[derive(Clone, Debug)]
+struct Named {
+    name: Vec<u8>,
+    at: At<Leads>,
+}
+
 /// What a name leads to, and its type. None: it was removed.
 type Leads = Option<(u64, u8)>;
 /// The value of an attribute. None: it was removed.
@@ -117,7 +122,8 @@ pub struct Overlay {
     /// None: deleted.
     inodes: BTreeMap<u64, At<Option<Inode>>>,
     targets: BTreeMap<u64, At<Vec<u8>>>,
-    names: BTreeMap<NameKey, At<Leads>>,
+    /// By directory and hash.
+    names: BTreeMap<(u64, u64), Vec<Named>>,
     attributes: BTreeMap<(u64, Vec<u8>), At<Value>>,
     contents: BTreeMap<u64, Content>,
     /// In the order of positions.
@@ -154,7 +160,13 @@ impl Overlay {
                     inodes.insert(inode);
                 }
                 Touched::Name(parent, hash, name) => {
-                    drop_passed(&mut self.names, (parent, hash, name), position);
+                    let Some(names) = self.names.get_mut(&(parent, hash)) else {
+                        continue;
+                    };
+                    names.retain(|named| named.name != name || named.at.position > position);
+                    if names.is_empty() {
+                        self.names.remove(&(parent, hash));
+                    }
                 }
                 Touched::Attribute(inode, name) => {
                     drop_passed(&mut self.attributes, (inode, name), position);
@@ -195,8 +207,8 @@ impl Overlay {
     /// The tree cannot be read.
     pub fn lookup(&self, below: &mut Below<'_>, parent: u64, name: &[u8]) -> Result<Option<u64>, Error> {
         let hash = hash_of(name, self.mark);
-        if let Some(at) = self.names.get(&(parent, hash, name.to_vec())) {
-            return Ok(at.value.map(|(inode, _)| inode));
+        if let Some(named) = self.named(parent, hash, name) {
+            return Ok(named.at.value.map(|(inode, _)| inode));
         }
         let key = Key::new(parent, Kind::Entry, hash);
         let Some(value) = below.tree.get(below.media, below.view, key)? else {
@@ -205,6 +217,11 @@ impl Overlay {
         let entries = Dirent::parse_all(&value).map_err(senseless(below.tree))?;
         let found = entries.iter().find(|entry| entry.name == name);
         Ok(found.map(|entry| entry.inode))
+    }
+
+    fn named(&self, parent: u64, hash: u64, name: &[u8]) -> Option<&Named> {
+        let names = self.names.get(&(parent, hash))?;
+        names.iter().find(|named| named.name == name)
     }
 
     /// Whether the names of a hash have room for one more of so many bytes. It counts what the digest counts when it comes to the name: all
@@ -220,16 +237,17 @@ impl Overlay {
     ) -> Result<bool, Error> {
         let bytes_of = |name: &[u8]| Dirent::bytes(name.len());
         let mut bytes = Dirent::bytes(name_bytes);
-        let own = |name: &[u8]| self.names.get(&(parent, hash, name.to_vec()));
         let key = Key::new(parent, Kind::Entry, hash);
         if let Some(value) = below.tree.get(below.media, below.view, key)? {
             let entries = Dirent::parse_all(&value).map_err(senseless(below.tree))?;
-            let left = entries.iter().filter(|entry| own(entry.name).is_none());
+            let left = entries
+                .iter()
+                .filter(|entry| self.named(parent, hash, entry.name).is_none());
             bytes += left.map(|entry| bytes_of(entry.name)).sum::<usize>();
         }
-        let of_hash = (parent, hash, Vec::new())..(parent, hash + 1, Vec::new());
-        let own = self.names.range(of_hash).filter(|(_, at)| at.value.is_some());
-        bytes += own.map(|((_, _, name), _)| bytes_of(name)).sum::<usize>();
+        let own = self.names.get(&(parent, hash)).into_iter().flatten();
+        let own = own.filter(|named| named.at.value.is_some());
+        bytes += own.map(|named| bytes_of(&named.name)).sum::<usize>();
         Ok(bytes <= VALUE_BYTES_MAX)
     }
 
@@ -275,9 +293,7 @@ impl Overlay {
         let first = cookie & !0xff;
         let keys = Key::new(parent, Kind::Entry, first)..=Key::new(parent, Kind::Entry, u64::MAX);
         let mut range = below.tree.range(below.view, keys);
-        let mut own = self
-            .names
-            .range((parent, first, Vec::new())..(parent + 1, 0, Vec::new()));
+        let mut own = self.names.range((parent, first)..(parent + 1, 0));
         let mut next = range.next(below.tree, below.media)?;
         let mut next_own = own.next();
         let mut found = Vec::new();
@@ -285,7 +301,7 @@ impl Overlay {
             // All names of the lowest hash that is left.
             let hashes = [
                 next.as_ref().map(|(key, _)| key.number),
-                next_own.map(|((_, hash, _), _)| *hash),
+                next_own.map(|((_, hash), _)| *hash),
             ];
             let Some(hash) = hashes.into_iter().flatten().min() else {
                 break;
@@ -300,10 +316,12 @@ impl Overlay {
                 );
                 next = range.next(below.tree, below.media)?;
             }
-            while let Some(((_, _, name), at)) = next_own.take_if(|((_, other, _), _)| *other == hash) {
-                match names.iter_mut().find(|(other, _)| other == name) {
-                    Some((_, there)) => *there = at.value,
-                    None => names.push((name.clone(), at.value)),
+            if let Some((_, all)) = next_own.take_if(|((_, other), _)| *other == hash) {
+                for Named { name, at } in all {
+                    match names.iter_mut().find(|(other, _)| other == name) {
+                        Some((_, there)) => *there = at.value,
+                        None => names.push((name.clone(), at.value)),
+                    }
                 }
                 next_own = own.next();
             }
@@ -478,6 +496,13 @@ impl Overlay {
         Ok(there.iter().collect())
     }
 
+    /// Whether an operation of the log has made all of these blocks at once, and none has taken one away.
+    fn has_blocks(&self, inode: u64, blocks: &Range<u64>) -> bool {
+        let content = self.contents.get(&inode);
+        let made = content.and_then(|content| content.blocks.at(blocks.start));
+        made.is_some_and(|(there, at)| at.value && blocks.end <= there.end)
+    }
+
     /// Takes an operation that was logged at a position.
     ///
     /// # Errors
@@ -594,10 +619,17 @@ impl Taker<'_, '_, '_> {
 
     fn name(&mut self, entry: &Entry<'_>, value: Leads) {
         let hash = hash_of(&entry.name, self.overlay.mark);
-        let key = (entry.parent, hash, entry.name.to_vec());
-        self.touch(Touched::Name(key.0, key.1, key.2.clone()));
+        self.touch(Touched::Name(entry.parent, hash, entry.name.to_vec()));
         let position = self.position;
-        self.overlay.names.insert(key, At { position, value });
+        let at = At { position, value };
+        let names = self.overlay.names.entry((entry.parent, hash)).or_default();
+        match names.iter_mut().find(|named| named.name == *entry.name) {
+            Some(named) => named.at = at,
+            None => names.push(Named {
+                name: entry.name.to_vec(),
+                at,
+            }),
+        }
     }
 
     fn create(&mut self, op: &Op<'_>) -> Result<(), ReadError> {
@@ -769,6 +801,10 @@ impl Taker<'_, '_, '_> {
         blocks: Range<u64>,
         value: bool,
     ) -> Result<(), ReadError> {
+        if value && self.overlay.has_blocks(number, &blocks) {
+            // They come from an operation before, and are in the tree when the overlay has forgotten it.
+            return Ok(());
+        }
         let before = self.overlay.blocks(self.below, number, blocks.clone())?;
         let before: u64 = before.iter().map(|there| there.end - there.start).sum();
         let after = if value {

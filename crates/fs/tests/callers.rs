@@ -118,8 +118,8 @@ fn on_host(what: &What) -> Result<(), rustix::io::Errno> {
         ),
         What::Times(path, times) => {
             let spec = |stamp: &Option<Stamp>| match stamp {
-                None => (0, i64::from(UTIME_OMIT)),
-                Some(Stamp::Now) => (0, i64::from(UTIME_NOW)),
+                None => (0, UTIME_OMIT),
+                Some(Stamp::Now) => (0, UTIME_NOW),
                 Some(Stamp::At(time)) => (time.seconds, i64::from(time.ns)),
             };
             let [last_access, last_modification] = [&times[0], &times[1]].map(|stamp| {

@@ -55,6 +55,11 @@ impl Caller<'_> {
         self.is_root() || self.uid == inode.uid
     }
 
+    /// Whether an access control list has something to say of its access to an inode. As on Linux, one whose mask has nothing has not.
+    pub fn needs_list(&self, inode: &Inode) -> bool {
+        !self.is_root() && self.uid != inode.uid && inode.mode & 0o070 != 0
+    }
+
     /// Whether it may do with an inode what `mask` says: [`READ`], [`WRITE`] and [`EXECUTE`]. `acl` is the inode's own, if it has one. Flags
     /// are not looked at.
     pub fn may(&self, inode: &Inode, acl: Option<&Acl>, mask: u32) -> bool {
@@ -67,8 +72,7 @@ impl Caller<'_> {
         if self.uid == inode.uid {
             return has(inode.mode >> 6);
         }
-        // As Linux, which does not look at a list whose mask has nothing.
-        if let Some(acl) = acl.filter(|_| inode.mode & 0o070 != 0) {
+        if let Some(acl) = acl.filter(|_| self.needs_list(inode)) {
             return self.may_by(acl, inode, mask);
         }
         match self.is_in(inode.gid) {

@@ -2,13 +2,12 @@
 //! blocks, and when they are durable there, [`Client::place`] logs where they are.
 
 use super::access::{APPEND_ONLY, IMMUTABLE, READ, WRITE};
-use super::budget::Cost;
 use super::{Call, Client, Failure};
 use crate::errno::Errno;
 use crate::format::{BLOCK_BYTES, Block};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK};
 use crate::log::Ticket;
-use crate::op::{Action, Allocation, Changes, OFFSET_MAX, Op, blocks_of};
+use crate::op::{Action, Allocation, OFFSET_MAX, blocks_of};
 use crate::value::Run;
 use core::ops::Range;
 use std::borrow::Cow;
@@ -16,9 +15,6 @@ use std::borrow::Cow;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Bytes of a planned write, at most; a longer one is done in part. Its checksums are a fourth of a frame of 64 KiB.
 const PLAN_BYTES_MAX: u64 = 16 << 20;
-
-/// The attribute with a file's capabilities, which go when the file changes.
-const CAPABILITY: &[u8] = b"security.capability";
 
 /// Where a write begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +101,7 @@ impl Client {
             _ => {}
         }
         let needs = mask & (READ | WRITE) | if truncates { WRITE } else { 0 };
-        self.check(call, number, needs)?;
+        self.check(call, (number, &inode), needs)?;
         let is_fixed = inode.flags & IMMUTABLE != 0 && writes;
         let is_appended = inode.flags & APPEND_ONLY != 0 && writes && (truncates || !appends);
         if is_fixed || is_appended {
@@ -148,83 +144,6 @@ impl Client {
             0 if bytes > 0 => Err(Errno::FileTooBig.into()),
             _ => Ok((inode, offset, left.min(bytes as u64) as usize)),
         }
-    }
-
-    /// Adds what takes set-ID bits and capabilities of a file whose content changes.
-    fn add_privileges(
-        &mut self,
-        call: &mut Call<'_, '_>,
-        (number, inode): (u64, &Inode),
-        takes_set_id: bool,
-        ops: &mut Vec<Op<'_>>,
-    ) -> Result<(), Failure> {
-        let is_by_client = self.options.checks_permissions && !call.caller.is_root();
-        let takes = (takes_set_id && !self.options.checks_permissions) || is_by_client;
-        let mode = call.caller.without_set_id(inode);
-        if takes && mode != inode.mode & !TYPE_MASK {
-            let changes = Changes {
-                mode: Some(mode),
-                ..Changes::default()
-            };
-            ops.push(self.op(call, number, Action::Set(changes)));
-        }
-        ops.extend(self.without_capability(call, number)?);
-        Ok(())
-    }
-
-    /// What takes a file's capabilities away, if it has such.
-    pub(super) fn without_capability(
-        &mut self,
-        call: &mut Call<'_, '_>,
-        number: u64,
-    ) -> Result<Option<Op<'static>>, Failure> {
-        if self.plain == Some(number) {
-            return Ok(None);
-        }
-        if self.overlay.attribute(call.below, number, CAPABILITY)?.is_none() {
-            self.plain = Some(number);
-            return Ok(None);
-        }
-        let name = CAPABILITY.into();
-        Ok(Some(self.op(
-            call,
-            number,
-            Action::Attribute { name, value: None },
-        )))
-    }
-
-    /// Logs changes of an inode, data among them.
-    pub(super) fn commit_data(
-        &mut self,
-        call: &mut Call<'_, '_>,
-        (number, inode): (u64, &Inode),
-        ops: &[Op<'_>],
-    ) -> Result<Ticket, Failure> {
-        let mut cost = Cost::default();
-        for op in ops {
-            let one = match op.action {
-                // A block is rewritten only if the file has one where its new end is.
-                Action::Truncate { size } if size / BLOCK >= blocks_of(inode.size) => {
-                    let size = size / BLOCK * BLOCK;
-                    Cost::of(&self.op(call, number, Action::Truncate { size }), (0, 0))
-                }
-                Action::Allocate {
-                    offset,
-                    bytes,
-                    what: Allocation::Reserve,
-                    ..
-                } => {
-                    let blocks = offset / BLOCK..blocks_of(offset + bytes);
-                    let there = self.overlay.blocks(call.below, number, blocks.clone())?;
-                    let count: u64 = there.iter().map(|range| range.end - range.start).sum();
-                    let gaps = there.len() as u64 + 1;
-                    Cost::of(op, (gaps, blocks.end - blocks.start - count))
-                }
-                _ => Cost::of(op, (0, 0)),
-            };
-            cost = cost.and(one);
-        }
-        self.commit_at(call, ops, cost)
     }
 
     /// Writes data that go into the record: as many as one may have. `takes_set_id` is what FUSE says (`FUSE_WRITE_KILL_SUIDGID`).

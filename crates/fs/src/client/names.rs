@@ -385,10 +385,10 @@ impl Client {
         if from.0 != to.0 {
             // The `..` of a directory that moves is a change of the directory.
             if is_directory {
-                self.check(call, source, WRITE)?;
+                self.check(call, (source, inode), WRITE)?;
             }
-            if let Some((number, _)) = other.filter(|_| how.exchanges && was_directory) {
-                self.check(call, *number, WRITE)?;
+            if let Some((number, other)) = other.filter(|_| how.exchanges && was_directory) {
+                self.check(call, (*number, other), WRITE)?;
             }
             let full = |directory: &Inode| directory.links >= self.options.links_max;
             let is_full = (is_directory && !was_directory && full(to.1))
@@ -428,7 +428,7 @@ impl Client {
     /// # Errors
     /// [`Errno::Access`] if not, [`Errno::NotDirectory`] if it is none.
     pub fn may_search(&self, call: &mut Call<'_, '_>, directory: u64) -> Result<(), Failure> {
-        self.directory(call.below, directory)?;
-        self.check(call, directory, EXECUTE)
+        let inode = self.directory(call.below, directory)?;
+        self.check(call, (directory, &inode), EXECUTE)
     }
 }

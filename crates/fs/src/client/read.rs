@@ -53,7 +53,7 @@ impl Client {
         (parent, name): (u64, &[u8]),
     ) -> Result<(u64, Inode), Failure> {
         let directory = self.directory(call.below, parent)?;
-        self.check(call, parent, super::EXECUTE)?;
+        self.check(call, (parent, &directory), super::EXECUTE)?;
         let number = match name {
             b"." => parent,
             b".." if directory.parent != 0 => directory.parent,
@@ -188,7 +188,7 @@ impl Client {
         let is_root = call.caller.is_root() || !self.options.checks_permissions;
         match name.split(|byte| *byte == b'.').next() {
             Some(b"user") if !is_plain => return Err(Errno::NoData.into()),
-            Some(b"user") => self.check(call, number, READ)?,
+            Some(b"user") => self.check(call, (number, &inode), READ)?,
             Some(b"trusted") if !is_root => return Err(Errno::NoData.into()),
             Some(b"trusted" | b"security") => {}
             Some(b"system") if name == acl::ACCESS || name == acl::DEFAULT => {

@@ -134,7 +134,7 @@ impl Client {
                 _ => return Err(Errno::Invalid.into()),
             }
             if !wanted.is_open {
-                self.check(call, number, WRITE)?;
+                self.check(call, (number, inode), WRITE)?;
             }
             if size > OFFSET_MAX {
                 return Err(Errno::FileTooBig.into());
@@ -146,7 +146,7 @@ impl Client {
         if changes_owner || is_at || is_partly {
             self.check_owner(call, inode)?;
         } else if times != [None; 2] && !call.caller.owns(inode) {
-            self.check(call, number, WRITE)?;
+            self.check(call, (number, inode), WRITE)?;
         }
         let caller = call.caller;
         let may_give = !self.options.checks_permissions || caller.is_root();
@@ -284,7 +284,7 @@ impl Client {
                 if inode.is_directory() && inode.mode & STICKY != 0 {
                     self.check_owner(call, inode)?;
                 }
-                self.check(call, number, WRITE)?;
+                self.check(call, (number, inode), WRITE)?;
             }
             b"trusted." | b"security." if !is_root => return Err(Errno::NotPermitted.into()),
             b"trusted." | b"security." => {}
