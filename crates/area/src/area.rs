@@ -1,7 +1,7 @@
 //! Opening an area, and what is done to it as a whole.
 
 use crate::awake;
-use crate::backend::{self, Mapped, NvmTiming, Storage, WriteCache};
+use crate::backend::{self, NvmTiming, Storage, WriteCache};
 use crate::cache::{Cache, CacheStats};
 use crate::catalog::{CatalogClient, ClientError, OpenedArea};
 use crate::error::AreaError;
@@ -262,7 +262,7 @@ impl Area {
         let write_cache = backend::write_cache(medium.as_file());
         let descriptor = Some(medium.as_file().as_raw_fd());
         let storage = if options.is_mapped {
-            Storage::Mapped(Mapped::file(medium, capacity)?)
+            Storage::Mapped(os::Mapped::file(medium, capacity, None)?)
         } else {
             Storage::Direct(medium)
         };
@@ -283,7 +283,7 @@ impl Area {
 
     /// An area in memory, for tests: it ends with the process. With `timing` a durable write takes the time of NVM.
     pub fn memory(options: &AreaOptions, timing: Option<NvmTiming>) -> Result<Self, AreaError> {
-        let storage = Storage::Mapped(Mapped::memory(options.create_bytes, timing)?);
+        let storage = Storage::Mapped(os::Mapped::memory(options.create_bytes, timing)?);
         let mut medium = &storage;
         create(&mut medium, options.create_bytes, MEMORY_BLOCK_BYTES, true)?;
         let (engine, report) = Engine::open(&mut medium, options.engine())?;

@@ -7,12 +7,13 @@ use crate::awake;
 use crate::burst::Wanted;
 use base::limits::PAGE_BYTES;
 use base::{Device, MediaError};
-use os::{MediaFile, now};
+pub use os::NvmTiming;
+use os::{Mapped, MediaFile};
 use smallvec::SmallVec;
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
-use std::{hint, io, ptr};
 use store::{Job, JobError, Left};
 
 /// The medium of an area, used by many threads at once.
@@ -67,7 +68,7 @@ impl Storage {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Direct(file) => write_direct(file.as_file(), offset, bytes),
-            Self::Mapped(mapped) => mapped.write(offset, bytes),
+            Self::Mapped(mapped) => write_mapped(mapped, offset, bytes),
         }
     }
 }
@@ -84,7 +85,7 @@ impl Device for &Storage {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
         match self {
             Storage::Direct(file) => file.clone().write_at(offset, bytes),
-            Storage::Mapped(mapped) => mapped.fill(offset, bytes).map_err(|_| MediaError::OutOfRange),
+            Storage::Mapped(mapped) => mapped.store(offset, bytes).map_err(|_| MediaError::OutOfRange),
         }
     }
 
@@ -98,7 +99,7 @@ impl Device for &Storage {
     fn capacity_bytes(&self) -> u64 {
         match self {
             Storage::Direct(file) => file.capacity_bytes(),
-            Storage::Mapped(mapped) => mapped.bytes as u64,
+            Storage::Mapped(mapped) => mapped.bytes(),
         }
     }
 
@@ -183,170 +184,14 @@ pub(super) fn write_cache(file: &File) -> WriteCache {
     }
 }
 
-/// Time that emulated NVM takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NvmTiming {
-    /// Of every durable write, in ns: the and Strata's NVDIMM has 500 for 1 KiB.
-    pub latency_ns: u64,
-    /// Bytes a second.
-    pub bandwidth: u64,
+/// Writes whole blocks of mapped memory, durable on return. The first eight bytes are zeroed first and written last
+/// (docs/format/store.md).
+fn write_mapped(mapped: &Mapped, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let began = mapped.begin();
+    let (first, rest) = bytes.split_at(8);
+    mapped.store(offset, &[0; 8])?;
+    mapped.store(offset + 8, rest)?;
+    mapped.store(offset, first)?;
+    mapped.pace(began, bytes.len());
+    Ok(())
 }
-
-/// How stores become durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Persist {
-    /// They do not: memory.
-    Never,
-    /// When their cache lines are written back: persistent memory mapped with MAP_SYNC.
-    CacheLines,
-    /// When the kernel has written their pages.
-    Msync,
-}
-
-/// A mapping that is the medium. A cut leaves eight aligned bytes of it old or new.
-pub(super) struct Mapped {
-    base: *mut u8,
-    bytes: usize,
-    persist: Persist,
-    timing: Option<NvmTiming>,
-    /// Keeps the lock.
-    _file: Option<MediaFile>,
-}
-
-// SAFETY: the mapping is reached by copies through raw pointers only; who reads bytes that another thread writes finds a
-// checksum that does not match, and looks again.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
-
-impl Mapped {
-    /// Memory of zeros.
-    pub(super) fn memory(bytes: u64, timing: Option<NvmTiming>) -> io::Result<Self> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        let base = map(bytes, flags, -1)?;
-        Ok(Self {
-            base,
-            bytes: bytes as usize,
-            persist: Persist::Never,
-            timing,
-            _file: None,
-        })
-    }
-
-    /// A file: on persistent memory (DAX) its cache lines are flushed, elsewhere its pages.
-    pub(super) fn file(file: MediaFile, bytes: u64) -> io::Result<Self> {
-        let fd = file.as_file().as_raw_fd();
-        let synchronous = map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd);
-        let (base, persist) = match synchronous {
-            Ok(base) if cfg!(target_arch = "x86_64") => (base, Persist::CacheLines),
-            Ok(base) => (base, Persist::Msync),
-            Err(_) => (map(bytes, libc::MAP_SHARED, fd)?, Persist::Msync),
-        };
-        Ok(Self {
-            base,
-            bytes: bytes as usize,
-            persist,
-            timing: None,
-            _file: Some(file),
-        })
-    }
-
-    fn place(&self, offset: u64, length: usize) -> io::Result<*mut u8> {
-        let end = usize::try_from(offset).ok().and_then(|at| at.checked_add(length));
-        match end {
-            // SAFETY: inside the mapping.
-            Some(end) if end <= self.bytes => Ok(unsafe { self.base.add(offset as usize) }),
-            _ => Err(io::ErrorKind::InvalidInput.into()),
-        }
-    }
-
-    fn store(&self, at: *mut u8, bytes: &[u8]) -> io::Result<()> {
-        // SAFETY: the caller's range is inside the mapping.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len()) };
-        match self.persist {
-            Persist::Never => Ok(()),
-            Persist::CacheLines => {
-                flush_lines(at, bytes.len());
-                Ok(())
-            }
-            Persist::Msync => {
-                let start = at as usize / PAGE_BYTES * PAGE_BYTES;
-                let length = at as usize + bytes.len() - start;
-                // SAFETY: pages of the mapping.
-                match unsafe { libc::msync(start as *mut libc::c_void, length, libc::MS_SYNC) } {
-                    0 => Ok(()),
-                    _ => Err(io::Error::last_os_error()),
-                }
-            }
-        }
-    }
-
-    /// Stores bytes that need not survive yet.
-    fn fill(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let at = self.place(offset, bytes.len())?;
-        self.store(at, bytes)
-    }
-}
-
-impl Mapped {
-    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let at = self.place(offset, bytes.len())?;
-        // SAFETY: inside the mapping.
-        unsafe { ptr::copy_nonoverlapping(at, bytes.as_mut_ptr(), bytes.len()) };
-        Ok(())
-    }
-
-    /// The first eight bytes are zeroed first and written last (docs/format/store.md).
-    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let began = self.timing.map(|_| now());
-        let at = self.place(offset, bytes.len())?;
-        let (first, rest) = bytes.split_at(8);
-        self.store(at, &[0; 8])?;
-        // SAFETY: inside the mapping, as the whole range is.
-        self.store(unsafe { at.add(8) }, rest)?;
-        self.store(at, first)?;
-        if let (Some(began), Some(timing)) = (began, self.timing) {
-            let transfer_ns = bytes.len() as u64 * 1_000_000_000 / timing.bandwidth.max(1);
-            let end = began.as_nanos() + timing.latency_ns + transfer_ns;
-            while now().as_nanos() < end {
-                hint::spin_loop();
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made at the start, which nobody else has.
-        unsafe { libc::munmap(self.base.cast(), self.bytes) };
-    }
-}
-
-fn map(bytes: u64, flags: libc::c_int, fd: libc::c_int) -> io::Result<*mut u8> {
-    let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping; nothing is replaced.
-    let base = unsafe { libc::mmap(ptr::null_mut(), length, protection, flags, fd, 0) };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(base.cast())
-}
-
-/// Writes the cache lines of a range back and waits until they are.
-#[cfg(target_arch = "x86_64")]
-fn flush_lines(at: *mut u8, length: usize) {
-    const LINE_BYTES: usize = 64;
-    let first = at as usize / LINE_BYTES * LINE_BYTES;
-    for line in (first..at as usize + length).step_by(LINE_BYTES) {
-        // SAFETY: lines of the mapping; every x86-64 has CLFLUSH.
-        unsafe { core::arch::x86_64::_mm_clflush(line as *const u8) };
-    }
-    // SAFETY: every x86-64 has SFENCE.
-    unsafe { core::arch::x86_64::_mm_sfence() };
-}
-
-/// Not reached: such mappings are flushed by the kernel.
-#[cfg(not(target_arch = "x86_64"))]
-fn flush_lines(_at: *mut u8, _length: usize) {}

@@ -10,7 +10,7 @@ use crate::format::{BLOCK_BYTES, Block, DEVICES_MAX, Key, Kind, Place, Pointer, 
 use crate::media::{Error, Media};
 use crate::node::{Node, Raw};
 use crate::space::ZoneId;
-use crate::tree::Tree;
+use crate::tree::{Top, Tree};
 use crate::value::{Run, ZoneRecord};
 use base::MediaError;
 use std::sync::Arc;
@@ -27,6 +27,7 @@ pub struct Plan {
     opening: Option<(Place, Box<Block>)>,
     writes: Vec<(Place, Bytes)>,
     root: (Place, Box<Block>),
+    next: Root,
     devices: u8,
 }
 
@@ -130,6 +131,7 @@ impl Tree {
             opening: self.opening.take().map(emitted),
             writes,
             root: emitted(root),
+            next: root,
             devices: self.space.devices() as u8,
         };
         self.cache.fly(self.generation);
@@ -154,6 +156,33 @@ impl Tree {
     /// The plan could not be carried out: it is not known what is on the media. The tree takes no changes until it is opened anew.
     pub fn fail(&mut self) {
         self.refuses = Some(Error::Latched);
+    }
+
+    /// Reads the root of a plan from now on, which another tree of the same file system has carried out. This tree takes no changes: it
+    /// is for readers that do not wait for the other one. The other tree plans its next commit only after this call.
+    pub fn follow(&mut self, plan: &Plan) {
+        let root = plan.next;
+        self.refuses = Some(Error::Latched);
+        (self.durable, self.opening) = (root, None);
+        self.top = Top {
+            pointer: root.tree,
+            level: root.level,
+        };
+        (self.generation, self.edits) = (root.generation + 1, self.edits + 1);
+        (self.next_inode, self.next_log) = (root.next_inode, root.next_log);
+        self.cache.fly(root.generation);
+        self.cache.land(root.generation);
+        for (place, bytes) in &plan.writes {
+            if let Bytes::Node(node) = bytes {
+                let generation = root.generation;
+                let pointer = Pointer {
+                    place: *place,
+                    generation,
+                };
+                self.cache.insert(pointer, Arc::clone(node));
+            }
+        }
+        self.cache.trim();
     }
 
     fn next_root(&self) -> Root {

@@ -160,6 +160,25 @@ pub fn digest(
     }
 }
 
+/// Deletes an inode without names that nobody has open: after a cut, each that the tree notes. One of them, if there is one; the caller
+/// commits and goes on until there is none.
+///
+/// # Errors
+/// The reserve of the tree is used up ([`Error::Full`]: commit, and try again), and nothing was changed; or the media fail.
+pub fn delete_orphan(tree: &mut Tree, media: &mut dyn Media) -> Result<Option<u64>, Error> {
+    tree.admit_changes()?;
+    let keys = Key::new(0, Kind::Orphan, 0)..=Key::new(0, Kind::Orphan, u64::MAX);
+    let mut orphans = tree.range(crate::tree::View::Pending, keys);
+    let Some((key, _)) = orphans.next(tree, media)? else {
+        return Ok(None);
+    };
+    let mut work = Work { tree, media };
+    work.admit(Room::Reserve).map_err(|_| Error::Full(0))?;
+    work.remove(key)?;
+    work.delete(key.number)?;
+    Ok(Some(key.number))
+}
+
 struct Digest<'d> {
     work: Work<'d>,
     grants: &'d mut Grants,

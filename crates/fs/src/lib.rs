@@ -31,6 +31,7 @@ pub mod node;
 pub mod op;
 pub mod overlay;
 mod patch;
+pub mod pieces;
 mod ranges;
 mod record;
 pub mod space;

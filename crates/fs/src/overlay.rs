@@ -11,10 +11,12 @@ use crate::content::{touched_blocks, whole_blocks};
 use crate::errno::Errno;
 use crate::format::{BLOCK_BYTES, Key, Kind, Place, hash_of};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_MASK, Time};
-use crate::media::{Error, Media, read_block};
+use crate::media::{Error, Media};
 use crate::names::{Attribute, Dirent, kind_of};
 use crate::node::VALUE_BYTES_MAX;
 use crate::op::{Action, Allocation, Entry, Fate, OFFSET_MAX, Op, Target};
+pub use crate::pieces::ReadError;
+use crate::pieces::{Pieces, Spot};
 use crate::spans::{Cut, Spans};
 use crate::tree::{Tree, View};
 use crate::work::{extents_of, inode_of, senseless};
@@ -34,17 +36,6 @@ pub struct Below<'t> {
     pub media: &'t dyn Media,
     /// The state: of a root, or with all changes.
     pub view: View,
-}
-
-/// Why something cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// As Linux calls it.
-    #[error("{0}")]
-    Posix(#[from] Errno),
-    /// A medium failed, or is damaged.
-    #[error("{0}")]
-    Tree(#[from] Error),
 }
 
 /// An entry of a directory that was listed.
@@ -410,7 +401,8 @@ impl Overlay {
             return Ok(value.to_vec());
         }
         let mut target = vec![0; size.min(BYTES) as usize];
-        self.fill(below, inode, 0, &mut target)?;
+        let pieces = self.find_pieces(below, inode, 0..target.len() as u64)?;
+        pieces.read(below.media, &mut target)?;
         Ok(target)
     }
 
@@ -418,56 +410,61 @@ impl Overlay {
     ///
     /// # Errors
     /// It is no file, or what it has cannot be read.
-    pub fn read(
+    pub fn read(&self, below: &mut Below<'_>, of: (u64, u64), bytes: &mut [u8]) -> Result<usize, ReadError> {
+        let pieces = self.pieces(below, of, bytes.len())?;
+        pieces.read(below.media, bytes)?;
+        Ok(pieces.bytes())
+    }
+
+    /// Where so many bytes of a file are, from an offset on; fewer if the file ends before.
+    ///
+    /// # Errors
+    /// It is no file, or the tree cannot be read.
+    pub fn pieces(
         &self,
         below: &mut Below<'_>,
         (inode, offset): (u64, u64),
-        bytes: &mut [u8],
-    ) -> Result<usize, ReadError> {
+        bytes: usize,
+    ) -> Result<Pieces, ReadError> {
         let found = self.known(below, inode)?;
         match found.mode & TYPE_MASK {
             TYPE_FILE => {}
             TYPE_DIRECTORY => return Err(Errno::IsDirectory.into()),
             _ => return Err(Errno::Invalid.into()),
         }
-        let count = found.size.saturating_sub(offset).min(bytes.len() as u64) as usize;
-        self.fill(below, inode, offset, &mut bytes[..count])?;
-        Ok(count)
+        let count = found.size.saturating_sub(offset).min(bytes as u64);
+        self.find_pieces(below, inode, offset..offset + count)
     }
 
-    fn fill(
-        &self,
-        below: &mut Below<'_>,
-        inode: u64,
-        offset: u64,
-        bytes: &mut [u8],
-    ) -> Result<(), ReadError> {
-        bytes.fill(0);
-        let range = offset..offset + bytes.len() as u64;
+    fn find_pieces(&self, below: &mut Below<'_>, inode: u64, range: Range<u64>) -> Result<Pieces, ReadError> {
+        let mut pieces = Pieces::new((range.end - range.start) as usize);
         let content = self.contents.get(&inode);
-        let mut at = range.start;
-        for (span, source) in content
+        let spans = content
             .into_iter()
-            .flat_map(|content| content.bytes.of(range.clone()))
-        {
+            .flat_map(|content| content.bytes.of(range.clone()));
+        let mut at = range.start;
+        for (span, source) in spans {
             let (start, end) = (span.start.max(range.start), span.end.min(range.end));
-            let part = |from: u64, to: u64| (from - range.start) as usize..(to - range.start) as usize;
-            fill_from_tree(below, (inode, at), &mut bytes[part(at, start)])?;
-            let to = &mut bytes[part(start, end)];
-            match &source.value {
-                Source::Zeros => {}
+            add_of_tree(below, inode, (range.start, at..start), &mut pieces)?;
+            let from = match &source.value {
+                Source::Zeros => None,
                 Source::Memory(data, from) => {
                     let from = from + (start - span.start) as usize;
-                    to.copy_from_slice(&data[from..from + to.len()]);
+                    Some(Spot::Memory(Arc::clone(data), from))
                 }
                 Source::Placed(place, sums, from) => {
                     let from = from + (start - span.start);
-                    copy_blocks(below.media, (*place, sums), from, to)?;
+                    Some(Spot::Blocks(*place, Arc::clone(sums), from))
                 }
+            };
+            if let Some(from) = from {
+                let to = (start - range.start) as usize;
+                pieces.add(to, (end - start) as usize, from);
             }
             at = end;
         }
-        fill_from_tree(below, (inode, at), &mut bytes[(at - range.start) as usize..])
+        add_of_tree(below, inode, (range.start, at..range.end), &mut pieces)?;
+        Ok(pieces)
     }
 
     /// The ranges of a file's blocks that are there, from `blocks` on: what `SEEK_DATA` and `SEEK_HOLE` look for. Numbers are blocks.
@@ -527,48 +524,25 @@ fn drop_passed<K: Ord, T>(map: &mut BTreeMap<K, At<T>>, key: K, position: u64) {
     }
 }
 
-/// Copies bytes of blocks that follow each other, checked.
-fn copy_blocks(
-    media: &dyn Media,
-    (place, sums): (Place, &[u32]),
-    from: u64,
-    bytes: &mut [u8],
-) -> Result<(), ReadError> {
-    let (mut at, mut rest) = (from, bytes);
-    while !rest.is_empty() {
-        let (index, inside) = (at / BYTES, (at % BYTES) as usize);
-        let block = read_block(media, place.plus(index))?;
-        if sums.get(index as usize) != Some(&crc32c::crc32c(&block[..])) {
-            return Err(Errno::Io.into());
-        }
-        let count = rest.len().min(BLOCK_BYTES - inside);
-        let (piece, behind) = rest.split_at_mut(count);
-        piece.copy_from_slice(&block[inside..inside + count]);
-        (at, rest) = (at + count as u64, behind);
-    }
-    Ok(())
-}
-
-/// Puts what the tree has of a file into bytes that are zeros.
-fn fill_from_tree(
+/// Adds what the tree has of a range of a file that is read from `start` on.
+fn add_of_tree(
     below: &mut Below<'_>,
-    (inode, offset): (u64, u64),
-    bytes: &mut [u8],
+    inode: u64,
+    (start, range): (u64, Range<u64>),
+    pieces: &mut Pieces,
 ) -> Result<(), ReadError> {
-    let range = offset..offset + bytes.len() as u64;
-    let of = (inode, touched_blocks(&range));
     if range.is_empty() {
         return Ok(());
     }
+    let of = (inode, touched_blocks(&range));
     for (first, extent) in extents_of(below.tree, below.media, below.view, of)? {
         if extent.is_unwritten() {
             continue;
         }
         let whole = first * BYTES..(first + extent.run.blocks) * BYTES;
-        let (start, end) = (whole.start.max(range.start), whole.end.min(range.end));
-        let to = (start - range.start) as usize..(end - range.start) as usize;
-        let source = (extent.run.place, &extent.crcs[..]);
-        copy_blocks(below.media, source, start - whole.start, &mut bytes[to])?;
+        let (from, to) = (whole.start.max(range.start), whole.end.min(range.end));
+        let blocks = Spot::Blocks(extent.run.place, extent.crcs.into(), from - whole.start);
+        pieces.add((from - start) as usize, (to - from) as usize, blocks);
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod clock;
 mod entropy;
 mod filesystem;
+mod mapped;
 mod media;
 mod ring;
 pub mod sync;
@@ -11,5 +12,6 @@ pub mod sync;
 pub use clock::now;
 pub use entropy::seed;
 pub use filesystem::{is_kept, reserve, reserve_beyond};
+pub use mapped::{Mapped, NvmTiming, Persist};
 pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, is_volatile};
 pub use ring::{Buffer, Command, CommandRing, Ring};

@@ -473,6 +473,24 @@ impl Device for MediaFile {
         self.as_file().sync_data().map_err(|_| MediaError::Io)
     }
 
+    /// Whole blocks by one system call with `RWF_DSYNC`: the kernel sets FUA, or flushes the device's cache behind them.
+    fn write_through(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MediaError> {
+        let block = BLOCK_BYTES as u64;
+        if !offset.is_multiple_of(block) || !bytes.len().is_multiple_of(BLOCK_BYTES) {
+            self.write_at(offset, bytes)?;
+            return self.flush();
+        }
+        self.check(offset, bytes.len())?;
+        BOUNCE.with_borrow_mut(|bounce| {
+            for part in parts(offset, bytes.len(), self.capacity_bytes()) {
+                let blocks = bounce.bytes(part.block_bytes);
+                blocks.copy_from_slice(&bytes[part.within.clone()]);
+                write_durable(self.as_file(), part.block_offset, blocks).map_err(|_| MediaError::Io)?;
+            }
+            Ok(())
+        })
+    }
+
     fn capacity_bytes(&self) -> u64 {
         self.opened.capacity_bytes.load(Ordering::Relaxed)
     }
@@ -491,6 +509,30 @@ impl Device for MediaFile {
         let file = self.as_file();
         find_extent(offset, length, |from, whence| seek(file, from, whence))
     }
+}
+
+/// Writes all bytes, which are durable on return.
+fn write_durable(file: &File, offset: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        let iovec = libc::iovec {
+            iov_base: rest.as_ptr().cast_mut().cast(),
+            iov_len: rest.len(),
+        };
+        let at = (offset + done as u64) as libc::off_t;
+        // SAFETY: the kernel only reads the bytes, which are borrowed until it is done.
+        let written = unsafe { libc::pwritev2(file.as_raw_fd(), &iovec, 1, at, libc::RWF_DSYNC) };
+        match usize::try_from(written) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => done += written,
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
 }
 
 /// The extent at `offset` by the answers of `seek`. Others may change the file between two answers.

@@ -3,6 +3,7 @@
 use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::events::EventsArgs;
+use crate::fs::FsArgs;
 use crate::nodes::NodeCommand;
 use crate::profile::ProfileArgs;
 use crate::records::RecordsArgs;
@@ -16,7 +17,7 @@ use crate::top::TopArgs;
 use crate::verify::VerifyArgs;
 use crate::volume::VolumeArgs;
 use crate::{
-    areas, bench, events, nodes, profile, records, run, serve, sim, status, store, top, verify, volume,
+    areas, bench, events, fs, nodes, profile, records, run, serve, sim, status, store, top, verify, volume,
 };
 use clap::{Parser, Subcommand};
 
@@ -76,6 +77,8 @@ enum Command {
     Verify(VerifyArgs),
     /// Check, list or repair a storage area
     Store(StoreArgs),
+    /// Make, mount and check file systems on memory, flash and disks
+    Fs(Box<FsArgs>),
     /// Serve storage areas to many programs, and manage them
     Areas(AreasArgs),
     /// Run a program and make its synced files durable through a storage area
@@ -119,6 +122,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Profile(args) => profile::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Store(args) => store::run(&args),
+        Command::Fs(args) => fs::run(*args),
         Command::Areas(args) => areas::run(args),
         Command::Run(args) => run::run(&args),
         Command::RunKeeper(args) => run::keeper(&args),

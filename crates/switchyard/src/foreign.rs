@@ -15,6 +15,8 @@ const OWN: [(&[u8; 8], &str); 3] = [
     (b"SWYPOOL1", "catalog"),
     (b"SWYDSSD1", "vssd"),
 ];
+/// A file system's superblock has its magic behind a checksum (docs/format/fs.md).
+const FILE_SYSTEM: (&[u8; 4], &str) = (b"FSSB", "fs");
 /// Content without a name.
 const DATA: &str = "data";
 /// Bytes that are zeroed at either end of an erased device: signatures are there.
@@ -59,6 +61,9 @@ pub fn own(medium: &MediaFile) -> Option<&'static str> {
     // A flash's superblock has a second copy, and an area's, too: either tells.
     [0, 4096].into_iter().find_map(|at| {
         medium.read_at(at, &mut first).ok()?;
+        if first[4..] == FILE_SYSTEM.0[..] {
+            return Some(FILE_SYSTEM.1);
+        }
         OWN.iter()
             .find(|(magic, _)| **magic == first)
             .map(|(_, name)| *name)

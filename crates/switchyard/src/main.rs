@@ -38,6 +38,7 @@ mod events;
 mod failure;
 mod followed;
 mod foreign;
+mod fs;
 mod identity;
 mod inventory;
 mod launch;

@@ -83,12 +83,15 @@ impl Media for Disks {
 
     fn read(&self, place: Place, bytes: &mut [u8]) -> Result<(), MediaError> {
         let blocks = self.blocks.get(usize::from(place.device()));
-        if blocks.is_none_or(|blocks| place.number() >= *blocks) {
-            return Err(MediaError::OutOfRange);
-        }
-        match self.data.get(&place) {
-            Some(block) => bytes.copy_from_slice(&block[..]),
-            None => bytes.fill(0),
+        for (index, piece) in (0..).zip(bytes.chunks_mut(BLOCK_BYTES)) {
+            let place = place.plus(index);
+            if blocks.is_none_or(|blocks| place.number() >= *blocks) {
+                return Err(MediaError::OutOfRange);
+            }
+            match self.data.get(&place) {
+                Some(block) => piece.copy_from_slice(&block[..]),
+                None => piece.fill(0),
+            }
         }
         Ok(())
     }

@@ -23,4 +23,4 @@ use os::sync;
 pub use call::Call;
 pub use end::End;
 pub use init::{Agreement, MINOR_MIN, Wishes};
-pub use start::{Choice, Config, Fallback, Notifier, Session, StartError, Transport};
+pub use start::{Choice, Config, Fallback, Notifier, Session, StartError, Stopper, Transport};

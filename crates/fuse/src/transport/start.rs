@@ -164,6 +164,17 @@ impl Notifier {
     }
 }
 
+/// Ends a session, from any thread but those of the handler ([`Session::stopper`]).
+#[derive(Clone)]
+pub struct Stopper(Arc<Shared>);
+
+impl Stopper {
+    /// As [`Session::stop`], without waiting for its end.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}
+
 /// A ring's thread, which starts in steps: it makes its ring, gives the kernel its entries, and serves. After each of the
 /// first two it tells how it went, and waits until it may go on. It ends if nobody can let it.
 struct Starting {
@@ -290,6 +301,11 @@ impl Session {
     /// For notifications.
     pub fn notifier(&self) -> Notifier {
         self.notifier.clone()
+    }
+
+    /// Ends the session while another thread waits for its end.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.shared))
     }
 
     /// Waits until the session is over: after an unmount, or an abort. Calls that wait for their replies in the handler's

@@ -1,0 +1,188 @@
+//! The digest: what the log has goes into the tree, and the log gets its room back.
+
+use super::gate::Gate;
+use super::recover::{devices_for_data, digest_frames, read_frames};
+use super::state::{Locked, State};
+use crate::media::{Disks, First};
+use fs::client::Budget;
+use fs::digest::DigestError;
+use fs::grants::{Grants, Reason};
+use fs::log::{Frame, Reader, Ring, Ticket};
+use fs::media::Error;
+use fs::tree::Tree;
+use os::sync::Arc;
+
+/// Blocks that the client has for large data, at most. It gets more when half of them are gone.
+pub(crate) const BLOCKS_KEPT: u64 = 8192;
+/// Parts of a device's free blocks that are kept so, at most.
+const KEPT_PARTS: u64 = 16;
+/// Pieces in which blocks are granted at once, at most.
+const PIECES_MAX: usize = 64;
+
+/// The tree that changes, and what the log has given it.
+pub(crate) struct Keeper {
+    pub tree: Tree,
+    pub grants: Grants,
+    pub ring: Ring,
+    /// The log's number and nonce.
+    pub log: (u64, u64),
+    /// The tree has positions below, and frames up to this one.
+    pub digested: u64,
+    pub frame: Ticket,
+    /// What each of the two roots has, the older one first.
+    pub roots: [u64; 2],
+    pub disks: Disks,
+    pub gate: Arc<Gate>,
+    pub counts: Counts,
+}
+
+/// What digests have done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Roots that were written.
+    pub commits: u64,
+    /// Operations that the log had.
+    pub read: u64,
+    /// Operations that went into the tree.
+    pub applied: u64,
+    /// Operations that the tree refused: there are none, unless there is a defect.
+    pub refused: u64,
+    /// Why the first of them was refused.
+    pub first_refused: Option<(u64, Reason)>,
+}
+
+impl Keeper {
+    /// Digests all frames up to a position.
+    pub fn digest(&mut self, locked: &Locked, end: u64) -> Result<(), DigestError> {
+        while self.digested < end {
+            let medium = First(self.disks.clone());
+            let ring = self.ring.clone();
+            let mut reader = Reader::new(&ring, &medium, self.digested).expect("it is the end of a frame");
+            let (frames, rest) = read_frames(&mut reader, end).map_err(failed)?;
+            if rest.is_some() {
+                // It was durable.
+                return Err(failed(base::MediaError::Io));
+            }
+            self.digest_all(locked, &frames)?;
+            self.grant_if_wanted(locked);
+        }
+        self.commit(locked)?;
+        Ok(())
+    }
+
+    pub fn grant_if_wanted(&mut self, locked: &Locked) {
+        let mut state = locked.lock();
+        if state.blocks_wanted > 0 {
+            self.grant_blocks(&mut state);
+            locked.room.notify_all();
+        }
+    }
+
+    fn digest_all(&mut self, locked: &Locked, frames: &[Frame]) -> Result<(), DigestError> {
+        let mut rest = frames;
+        let mut tries = 0;
+        while !rest.is_empty() {
+            let counts = &mut self.counts;
+            let tell = |report: &fs::digest::Report| {
+                counts.read += report.read as u64;
+                counts.applied += report.applied as u64;
+                counts.refused += report.refused.len() as u64;
+                let first = report.refused.first().map(|first| (first.inode, first.reason));
+                counts.first_refused = counts.first_refused.or(first);
+            };
+            self.gate.pass();
+            let parts = (&mut self.tree, &mut self.disks);
+            let done = digest_frames(
+                parts,
+                self.log,
+                &mut self.digested,
+                (rest, &mut self.grants),
+                tell,
+            )?;
+            self.frame.0 += done as u64;
+            rest = &rest[done..];
+            if rest.is_empty() {
+                break;
+            }
+            // What was deleted can be used two commits later.
+            tries = if done == 0 { tries + 1 } else { 0 };
+            if tries > 2 {
+                return Err(Error::Full(0).into());
+            }
+            self.commit(locked)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the client what room there is.
+    pub fn tell_room(&self, state: &mut State) {
+        let devices = devices_for_data(&self.tree);
+        state.client.set_budget(Budget::of(&self.tree, &devices));
+        // What calls were promised at most is far more than what they take, and no news for `df`.
+        let others = devices.iter().filter(|device| **device > 0);
+        let others: u64 = others.map(|device| self.tree.free(*device)).sum();
+        let first = self.tree.room().saturating_sub(self.tree.reserve_blocks());
+        state.available = others + first;
+        state.free = (0..self.tree.devices() as u8)
+            .map(|device| self.tree.free(device))
+            .collect();
+    }
+
+    /// Grants blocks for large data, as far as nothing was promised of them.
+    pub fn grant_blocks(&mut self, state: &mut State) {
+        // A digest may have taken back what a reader has begun to read.
+        self.gate.pass();
+        let wanted = std::mem::take(&mut state.blocks_wanted);
+        let mut near = None;
+        for device in devices_for_data(&self.tree) {
+            for _ in 0..PIECES_MAX {
+                let left = state.client.blocks_left();
+                let kept = BLOCKS_KEPT.min(self.tree.free(device) / KEPT_PARTS).max(wanted);
+                let (first, others) = state.client.blocks_unpromised();
+                let unpromised = if device == 0 { first } else { others };
+                let count = kept.saturating_sub(left).min(unpromised);
+                if count == 0 {
+                    break;
+                }
+                let Ok(run) = self.tree.reserve(&self.disks, device, count, near) else {
+                    break;
+                };
+                self.tell_room(state);
+                near = Some(run.end());
+                self.grants.grant(run);
+                state.client.grant_blocks(run);
+            }
+        }
+        state.are_blocks_denied = state.client.blocks_left() < wanted;
+    }
+
+    /// Makes the changes of the tree durable, and lets readers and the log's writer know.
+    pub fn commit(&mut self, locked: &Locked) -> Result<(), Error> {
+        let plan = self.tree.plan(&self.disks)?;
+        if let Err(error) = plan.carry_out(&mut self.disks) {
+            self.tree.fail();
+            let place = fs::format::Place::new(0, 2);
+            return Err(Error::Media { place, error });
+        }
+        // What is let go now was read as of the root before the last one.
+        self.gate.pass();
+        self.tree.finish();
+        self.counts.commits += 1;
+        let consumed = self.roots[1];
+        self.roots = [consumed, self.digested];
+        let mut state = locked.lock();
+        state.reader.follow(&plan);
+        state.client.digested(self.frame);
+        state.writer.consumed(consumed);
+        state.are_blocks_denied = false;
+        self.tell_room(&mut state);
+        drop(state);
+        locked.room.notify_all();
+        Ok(())
+    }
+}
+
+fn failed(error: base::MediaError) -> DigestError {
+    let place = fs::format::Place::new(0, 0);
+    Error::Media { place, error }.into()
+}

@@ -1,0 +1,73 @@
+//! How a file system is opened, and why it refuses a call.
+
+use fs::errno::Errno;
+use os::sync::Arc;
+use thiserror::Error as ErrorOf;
+
+/// Bytes of nodes in memory, of each of the two trees.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// When a call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// When it is durable.
+    Sync,
+    /// At once. A cut leaves all calls up to one; a sync waits.
+    Ordered,
+}
+
+/// How a file system is opened.
+#[derive(Clone)]
+pub struct Options {
+    /// When a call returns. None: `Sync` if device 0 is memory.
+    pub mode: Option<Mode>,
+    /// Bytes of the log. None: an eighth of device 0, at most 64 MiB.
+    pub log_bytes: Option<u64>,
+    /// Bytes of nodes in memory, of each of the two trees.
+    pub cache_bytes: usize,
+    /// Permissions are looked at; not if the kernel has.
+    pub checks_permissions: bool,
+    /// Open it although acknowledged calls are lost.
+    pub despite_damage: bool,
+    /// Hears of what goes wrong later.
+    pub tell: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            log_bytes: None,
+            cache_bytes: CACHE_BYTES,
+            checks_permissions: true,
+            despite_damage: false,
+            tell: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// Why a call was refused.
+#[derive(Clone, Debug, PartialEq, Eq, ErrorOf)]
+pub enum Failure {
+    /// As Linux calls it.
+    #[error("{0}")]
+    Posix(#[from] Errno),
+    /// The log has no room now: wait ([`Engine::wait_for_room`]), and try again.
+    #[error("the log has no room now: try again")]
+    Busy,
+    /// No device has so many blocks in a row.
+    #[error("no device has room for large data")]
+    NoBlocks,
+    /// The call is longer than a frame of the log.
+    #[error("the call is longer than a frame of the log: divide it")]
+    TooLong,
+    /// A write of the log has failed.
+    #[error("a write of the log failed, and nothing changes any more: look at device 0, and mount again")]
+    Log,
+    /// A digest has failed.
+    #[error("a digest failed, and nothing changes any more: run the check, and mount again")]
+    Digest,
+    /// A device cannot be read, or is damaged.
+    #[error("a device cannot be read, or is damaged: run the check")]
+    Read,
+}

@@ -1,0 +1,177 @@
+//! A call's time under the lock of the state.
+
+use super::digester::BLOCKS_KEPT;
+use super::failure::Failure;
+use super::state::State;
+use crate::media::Disks;
+use fs::client::{Call, Caller, Client, Failure as ClientFailure};
+use fs::inode::Time;
+use fs::log::Ticket;
+use fs::op::Op;
+use fs::overlay::Below;
+use fs::tree::View;
+use std::time::SystemTime;
+
+/// Inodes without a name that are released at once, at most: others wait for the lock, too.
+const RELEASED_MAX: usize = 64;
+
+/// What a call found missing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(super) digest: bool,
+}
+
+/// A call's time under the lock.
+pub struct Turn<'t> {
+    pub(super) state: &'t mut State,
+    pub(super) disks: &'t Disks,
+    /// What the call found missing.
+    pub(super) wanted: Wanted,
+}
+
+/// The wall clock.
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    Time {
+        seconds: since.as_secs() as i64,
+        ns: since.subsec_nanos(),
+    }
+}
+
+impl Turn<'_> {
+    /// A call of the client. If it changes something, all see it from now on.
+    ///
+    /// # Errors
+    /// [`Failure`]; then nothing has changed.
+    pub fn call<R>(
+        &mut self,
+        caller: Caller<'_>,
+        call: impl FnOnce(&mut Client, &mut Call<'_, '_>) -> Result<R, ClientFailure>,
+    ) -> Result<R, Failure> {
+        let failure = self.state.failure.clone();
+        let State {
+            client,
+            reader,
+            writer,
+            newest,
+            ..
+        } = &mut *self.state;
+        let mut below = Below {
+            tree: reader,
+            media: self.disks,
+            view: View::Pending,
+        };
+        let mut sink = |ops: &[Op<'_>]| {
+            if failure.is_some() {
+                return Err(fs::log::AddError::Latched);
+            }
+            writer.add(ops).inspect(|ticket| *newest = *ticket)
+        };
+        let mut context = Call {
+            caller,
+            now: now(),
+            below: &mut below,
+            sink: &mut sink,
+        };
+        let result = call(client, &mut context);
+        match (result, failure) {
+            (Err(ClientFailure::Latched), Some(failure)) => Err(failure),
+            (result, _) => result.map_err(|error| self.failed(error)),
+        }
+    }
+
+    fn failed(&mut self, failure: ClientFailure) -> Failure {
+        match failure {
+            ClientFailure::Posix(errno) => Failure::Posix(errno),
+            ClientFailure::Busy | ClientFailure::Changed => Failure::Busy,
+            ClientFailure::Digest | ClientFailure::Inodes => {
+                self.state.stalled += 1;
+                self.wanted.digest = true;
+                Failure::Busy
+            }
+            ClientFailure::Blocks(_) if self.state.are_blocks_denied => Failure::NoBlocks,
+            ClientFailure::Blocks(wanted) => {
+                self.state.blocks_wanted = self.state.blocks_wanted.max(wanted);
+                self.wanted.digest = true;
+                Failure::Busy
+            }
+            ClientFailure::TooLong => Failure::TooLong,
+            ClientFailure::Latched => Failure::Log,
+            ClientFailure::Tree(_) => Failure::Read,
+            ClientFailure::Broken => {
+                self.state.failure.get_or_insert(Failure::Read);
+                Failure::Read
+            }
+        }
+    }
+
+    /// Reads.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn read<R>(
+        &mut self,
+        read: impl FnOnce(&Client, &mut Below<'_>) -> Result<R, ClientFailure>,
+    ) -> Result<R, Failure> {
+        let mut below = Below {
+            tree: &mut self.state.reader,
+            media: self.disks,
+            view: View::Pending,
+        };
+        let result = read(&self.state.client, &mut below);
+        result.map_err(|error| self.failed(error))
+    }
+
+    /// So many more refer to an inode.
+    pub fn hold(&mut self, inode: u64, count: u64) {
+        self.state.client.hold(inode, count);
+    }
+
+    /// So many refer to an inode no more.
+    ///
+    /// # Errors
+    /// The tree cannot be read.
+    pub fn forget(&mut self, inode: u64, count: u64) -> Result<(), Failure> {
+        let State { client, reader, .. } = &mut *self.state;
+        let mut below = Below {
+            tree: reader,
+            media: self.disks,
+            view: View::Pending,
+        };
+        let result = client.forget(&mut below, inode, count);
+        result.map_err(|error| self.failed(error))
+    }
+
+    /// Deletes some of the inodes that nobody refers to and that have no name. True if there were any.
+    ///
+    /// # Errors
+    /// The log has no room: later.
+    pub fn release_lost(&mut self) -> Result<bool, Failure> {
+        let mut released = 0;
+        while released < RELEASED_MAX && self.state.client.has_lost() {
+            let ticket = self.call(Caller::default(), |client, call| client.release_lost(call))?;
+            released += usize::from(ticket.is_some());
+        }
+        Ok(released > 0)
+    }
+
+    /// The frame of the newest call.
+    pub fn newest(&self) -> Ticket {
+        self.state.newest
+    }
+
+    /// True if it is time to grant blocks: half of what is kept is gone.
+    pub(super) fn is_short_of_blocks(&mut self) -> bool {
+        let is_short = self.state.client.blocks_left() < BLOCKS_KEPT / 2 && !self.state.are_blocks_denied;
+        if is_short {
+            self.state.blocks_wanted = self.state.blocks_wanted.max(1);
+        }
+        is_short
+    }
+
+    /// Blocks of all devices that are free, and those of them that files can have.
+    pub fn free_blocks(&self) -> (u64, u64) {
+        (self.state.free.iter().sum(), self.state.available)
+    }
+}

@@ -1,0 +1,122 @@
+//! Writes. Small data go into the log with their record. Large data go to granted blocks first, without the lock, and once.
+
+use super::Engine;
+use super::failure::Failure;
+use fs::client::{Caller, Plan, Where, Written};
+use fs::format::{BLOCK_BYTES, Block};
+use fs::log::Ticket;
+
+/// A write of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'w> {
+    /// Who writes.
+    pub caller: Caller<'w>,
+    /// The file.
+    pub inode: u64,
+    /// From where on.
+    pub at: Where,
+    /// What.
+    pub data: &'w [u8],
+    /// Set-ID bits go (`FUSE_WRITE_KILL_SUIDGID`).
+    pub takes_set_id: bool,
+}
+
+/// The next step of a write.
+enum Step {
+    Done(Written),
+    Planned(Plan),
+}
+
+impl Engine {
+    /// Writes all data, in several calls if they are many. How many bytes, and when they are durable.
+    ///
+    /// # Errors
+    /// [`Failure`], if nothing was written. [`Failure::Busy`] may come after a part of them: then the whole is to be written again.
+    pub fn write(&self, write: &Write<'_>) -> Result<(usize, Option<Ticket>), Failure> {
+        let (mut done, mut last) = (0, None);
+        let mut may_plan = true;
+        while done < write.data.len() {
+            let at = match write.at {
+                Where::At(offset) => Where::At(offset + done as u64),
+                Where::End => Where::End,
+            };
+            let part = Write {
+                at,
+                data: &write.data[done..],
+                ..*write
+            };
+            match self.write_part(&part, may_plan) {
+                Ok(written) => {
+                    done += written.bytes;
+                    last = written.ticket.or(last);
+                    if written.bytes == 0 {
+                        break;
+                    }
+                }
+                // No room in one piece: the log takes data as long as the tree has room for them.
+                Err(Failure::NoBlocks) if may_plan => may_plan = false,
+                Err(Failure::Busy) => return Err(Failure::Busy),
+                Err(_) if done > 0 => break,
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok((done, last))
+    }
+
+    fn write_part(&self, write: &Write<'_>, may_plan: bool) -> Result<Written, Failure> {
+        let (inode, at, takes) = (write.inode, write.at, write.takes_set_id);
+        let step = self.turn(|turn| {
+            turn.call(write.caller, |client, call| {
+                if may_plan && let Some(plan) = client.plan(call, (inode, at), write.data.len())? {
+                    return Ok(Step::Planned(plan));
+                }
+                let written = client.write(call, (inode, at), write.data, takes)?;
+                Ok(Step::Done(written))
+            })
+        })?;
+        match step {
+            Step::Done(written) => Ok(written),
+            Step::Planned(plan) => self.place(write, plan),
+        }
+    }
+
+    /// Writes data to the blocks of a plan, and logs where they are.
+    fn place(&self, write: &Write<'_>, plan: Plan) -> Result<Written, Failure> {
+        let sums = plan.sums(write.data);
+        let mut devices = 0u8;
+        let mut is_failed = false;
+        for (run, range) in plan.runs() {
+            devices |= 1 << run.place.device();
+            let (whole, rest) = write.data[range].as_chunks::<BLOCK_BYTES>();
+            let disks = &self.shared.disks;
+            is_failed |= disks.write_blocks(run.place, whole.as_flattened()).is_err();
+            if !rest.is_empty() {
+                let mut block: Block = [0; BLOCK_BYTES];
+                block[..rest.len()].copy_from_slice(rest);
+                let place = run.place.plus(whole.len() as u64);
+                is_failed |= disks.write_blocks(place, &block).is_err();
+            }
+        }
+        let (mut result, mut plan) = (Err(Failure::Read), Some(plan));
+        if !is_failed {
+            result = self.turn(|turn| {
+                turn.state.unflushed |= devices;
+                let plan = plan.as_ref().expect("it was not given back");
+                turn.call(write.caller, |client, call| {
+                    client.place(call, plan, (write.data, &sums), write.takes_set_id)
+                })
+            });
+        }
+        if result.is_err() {
+            self.turn(|turn| {
+                turn.state
+                    .client
+                    .abandon(plan.take().expect("it is given back once"))
+            });
+        }
+        if self.turn(|turn| turn.is_short_of_blocks()) {
+            self.shared.locked.digest.notify_one();
+        }
+        result
+    }
+}

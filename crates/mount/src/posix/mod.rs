@@ -1,0 +1,184 @@
+//! The mount: requests of the kernel's FUSE as calls of the engine.
+//!
+//! # What the kernel does itself
+//! The mount is the only way to the files, so the kernel may keep names and attributes for long, negative ones too, and pages as long as it
+//! has room. It checks permissions, keeps all locks, and opens without asking: an inode that it knows counts as open, so one without a name
+//! lives until the kernel forgets it.
+
+mod attr;
+mod attributes;
+mod content;
+mod dispatch;
+mod names;
+mod server;
+mod status;
+mod workers;
+
+pub use status::STATUS;
+
+use crate::engine::{Engine, Failure};
+use crate::media::Disks;
+use fs::media::Media;
+use fuse::abi::init;
+use fuse::mount::{Mount, MountError, MountOptions, UnmountError, mount};
+use fuse::transport::{Choice, Config, End, Session, StartError, Stopper, Transport, Wishes};
+use os::sync::{Arc, thread};
+use server::{Place, Server, Told};
+use std::path::Path;
+use thiserror::Error;
+use workers::{Queue, Workers};
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// What the kernel is told of the mount.
+    pub mount: MountOptions,
+    /// Which transport.
+    pub choice: Choice,
+}
+
+/// Why there is no mount.
+#[derive(Debug, Error)]
+pub enum StartFailure {
+    /// The kernel refused it.
+    #[error("{0}")]
+    Mount(#[from] MountError),
+    /// The mount cannot be served.
+    #[error("{0}")]
+    Session(#[from] StartError),
+}
+
+/// A file system that is mounted.
+pub struct Mounted {
+    /// Dropped before the session.
+    mount: Mount,
+    transport: Transport,
+    fallback: Option<String>,
+    session: thread::JoinHandle<End>,
+    stopper: Stopper,
+    workers: Workers,
+    engine: Arc<Engine>,
+}
+
+fn wishes() -> Wishes {
+    let mut wishes = Wishes::without_opens();
+    // The umask is not for what is made in a directory with a default list.
+    wishes.flags |= init::POSIX_ACL | init::DONT_MASK | init::HAS_IOCTL_DIR | init::EXPLICIT_INVAL_DATA;
+    wishes
+}
+
+impl Mounted {
+    /// Mounts a file system on a directory, and serves it.
+    ///
+    /// # Errors
+    /// [`StartFailure`]; the engine is as it was.
+    pub fn start(
+        engine: Arc<Engine>,
+        disks: &Disks,
+        place: &Path,
+        settings: &Settings,
+    ) -> Result<Self, StartFailure> {
+        let is_slow = (0..disks.devices() as u8).any(|device| !disks.is_immediate(device));
+        let (mount, device) = mount(place, &settings.mount)?;
+        let queue = Queue::default();
+        let server = Arc::new(Server {
+            engine: Arc::clone(&engine),
+            queue: queue.clone(),
+            is_slow,
+            transport: Told::default(),
+        });
+        let config = Config {
+            choice: settings.choice,
+            wishes: wishes(),
+            ..Config::default()
+        };
+        let serving = Arc::clone(&server);
+        let session = Session::start(device, &config, move |call| serving.serve(call, Place::Transport))?;
+        server.transport.set(session.transport());
+        let workers = Workers::start(queue, move |call| server.serve(call, Place::Worker));
+        let (transport, fallback) = (session.transport(), session.fallback().map(ToString::to_string));
+        let stopper = session.stopper();
+        let join = thread::Builder::new().name("fs-session".into());
+        let session = join
+            .spawn(move || session.join())
+            .expect("the system has room for a thread");
+        Ok(Self {
+            mount,
+            transport,
+            fallback,
+            session,
+            stopper,
+            workers,
+            engine,
+        })
+    }
+
+    /// What requests come by.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Why there is no ring, if there was to be one.
+    pub fn fallback(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Path {
+        self.mount.place()
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// True if it was unmounted, by whomever.
+    pub fn is_over(&self) -> bool {
+        self.session.is_finished()
+    }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// Somebody uses it.
+    pub fn unmount(&mut self) -> Result<(), UnmountError> {
+        self.mount.unmount()
+    }
+
+    /// Takes the mount away from its place. Programs that have files open go on with them, and the session ends with the last one.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn unmount_lazily(&mut self) -> Result<(), UnmountError> {
+        self.mount.unmount_lazily()
+    }
+
+    /// Ends the session although programs use the mount: their calls fail.
+    pub fn stop(&self) {
+        self.stopper.stop();
+    }
+
+    /// Waits until somebody unmounts, and closes the file system.
+    pub fn finish_on_unmount(self) -> (End, Result<(), Failure>) {
+        while !self.is_over() {
+            thread::sleep(std::time::Duration::from_millis(50));
+        }
+        self.finish()
+    }
+
+    /// Waits until the session is over, and closes the file system. Why the session ended, and how the closing went.
+    pub fn finish(self) -> (End, Result<(), Failure>) {
+        let Self {
+            mount,
+            session,
+            workers,
+            engine,
+            ..
+        } = self;
+        drop(mount);
+        let end = session.join().unwrap_or(End::Panicked);
+        drop(workers);
+        (end, engine.close())
+    }
+}

@@ -1,0 +1,217 @@
+//! Names: lookups, listings, and changes of directories.
+
+use super::attr::{entry_out, errno_of, negative_entry};
+use super::server::{Changed, Server, caller_of};
+use crate::engine::{Failure, Turn};
+use fs::client::{Made, New, Rename};
+use fs::errno::Errno as FsErrno;
+use fs::inode::{TYPE_DIRECTORY, TYPE_LINK};
+use fuse::abi::{Directory, EntryOut, InHeader, OpenOut, Operation, Reply};
+use fuse::transport::Call;
+
+/// Entries of a listing that are looked at under one lock.
+const ENTRIES: usize = 256;
+/// `RENAME_NOREPLACE`, `RENAME_EXCHANGE` (renameat2(2)).
+const NO_REPLACE: u32 = 1;
+const EXCHANGE: u32 = 2;
+/// `O_EXCL` of `O_TMPFILE`: it never gets a name.
+const O_EXCL: u32 = 0o200;
+
+impl Server {
+    pub(crate) fn look_up(&self, call: Call) {
+        let Operation::Lookup { name } = call.operation() else {
+            unreachable!("the caller looked at it");
+        };
+        let header = *call.header();
+        let found = self.engine.turn(|turn| {
+            let caller = caller_of(&header, 0);
+            let found = turn.call(caller, |client, call| client.lookup(call, (header.nodeid, name)))?;
+            turn.hold(found.0, 1);
+            Ok(found)
+        });
+        match found {
+            Ok((number, inode)) => call.reply(&Reply::Entry(entry_out(number, &inode))),
+            Err(Failure::Posix(FsErrno::NoEntry)) => call.reply(&Reply::Entry(negative_entry())),
+            Err(failure) => call.fail(errno_of(&failure)),
+        }
+    }
+
+    pub(crate) fn read_link(&self, call: Call) {
+        let inode = call.header().nodeid;
+        let target = self
+            .engine
+            .turn(|turn| turn.read(|client, below| client.readlink(below, inode)));
+        match target {
+            Ok(target) => call.reply(&Reply::Data(&target)),
+            Err(failure) => call.fail(errno_of(&failure)),
+        }
+    }
+
+    /// READDIR, and READDIRPLUS with the attributes of each entry, which then counts as looked up.
+    pub(crate) fn list(&self, call: Call, is_plus: bool) {
+        let argument = match call.operation() {
+            Operation::Readdir(argument) | Operation::Readdirplus(argument) => argument,
+            _ => unreachable!("the caller looked at it"),
+        };
+        let parent = call.header().nodeid;
+        call.reply_with(argument.size as usize, |place| {
+            let mut directory = Directory::new(place);
+            let filled = self.engine.turn(|turn| match is_plus {
+                true => fill_plus(turn, (parent, argument.offset), &mut directory),
+                false => fill(turn, (parent, argument.offset), &mut directory),
+            });
+            match filled {
+                Ok(()) => Ok(directory.bytes()),
+                Err(failure) => Err(errno_of(&failure)),
+            }
+        });
+    }
+
+    pub(crate) fn change_names(
+        turn: &mut Turn<'_>,
+        header: &InHeader,
+        operation: Operation<'_>,
+    ) -> Result<Changed, Failure> {
+        let parent = header.nodeid;
+        let make = |turn: &mut Turn<'_>, name: &[u8], new: New<'_>, umask: u32| {
+            let caller = caller_of(header, umask);
+            let made = turn.call(caller, |client, call| client.create(call, (parent, name), new))?;
+            Ok(entry_of(turn, &made))
+        };
+        let (device, target) = (0, &b""[..]);
+        match operation {
+            Operation::Mknod { argument, name } => {
+                let (mode, device) = (argument.mode, argument.rdev);
+                let new = New { mode, device, target };
+                make(turn, name, new, argument.umask)
+            }
+            Operation::Mkdir { argument, name } => {
+                let mode = TYPE_DIRECTORY | argument.mode & 0o7777;
+                let new = New { mode, device, target };
+                make(turn, name, new, argument.umask)
+            }
+            Operation::Symlink { name, target } => {
+                let mode = TYPE_LINK | 0o777;
+                let new = New { mode, device, target };
+                make(turn, name, new, 0)
+            }
+            Operation::Tmpfile(argument) => {
+                let caller = caller_of(header, argument.umask);
+                let is_linkable = argument.flags & O_EXCL == 0;
+                // The creation holds it once: that is the kernel's lookup.
+                let made = turn.call(caller, |client, call| {
+                    client.create_nameless(call, parent, (argument.mode, is_linkable))
+                })?;
+                let entry = entry_out(made.number, &made.inode);
+                Ok((Reply::Created(entry, OpenOut::default()), made.ticket))
+            }
+            operation => Self::move_names(turn, header, operation),
+        }
+    }
+
+    fn move_names(
+        turn: &mut Turn<'_>,
+        header: &InHeader,
+        operation: Operation<'_>,
+    ) -> Result<Changed, Failure> {
+        let (parent, caller) = (header.nodeid, caller_of(header, 0));
+        match operation {
+            Operation::Link { argument, name } => {
+                let number = argument.oldnodeid;
+                let ticket = turn.call(caller, |client, call| client.link(call, number, (parent, name)))?;
+                let inode = turn.read(|client, below| client.stat(below, number))?;
+                turn.hold(number, 1);
+                Ok((Reply::Entry(entry_out(number, &inode)), Some(ticket)))
+            }
+            Operation::Unlink { name } => {
+                let ticket = turn.call(caller, |client, call| client.unlink(call, (parent, name), false))?;
+                Ok((Reply::Empty, Some(ticket)))
+            }
+            Operation::Rmdir { name } => {
+                let ticket = turn.call(caller, |client, call| client.unlink(call, (parent, name), true))?;
+                Ok((Reply::Empty, Some(ticket)))
+            }
+            Operation::Rename {
+                argument,
+                name,
+                new_name,
+            } => {
+                if argument.flags & !(NO_REPLACE | EXCHANGE) != 0 {
+                    return Err(FsErrno::Invalid.into());
+                }
+                let how = Rename {
+                    keeps_target: argument.flags & NO_REPLACE != 0,
+                    exchanges: argument.flags & EXCHANGE != 0,
+                };
+                let (from, to) = ((parent, name), (argument.newdir, new_name));
+                let ticket = turn.call(caller, |client, call| client.rename(call, from, to, how))?;
+                Ok((Reply::Empty, ticket))
+            }
+            _ => Err(FsErrno::NotSupported.into()),
+        }
+    }
+}
+
+/// The answer to a creation, which the kernel has looked up with it.
+fn entry_of(turn: &mut Turn<'_>, made: &Made) -> Changed {
+    turn.hold(made.number, 1);
+    (Reply::Entry(entry_out(made.number, &made.inode)), made.ticket)
+}
+
+fn fill(
+    turn: &mut Turn<'_>,
+    (parent, offset): (u64, u64),
+    directory: &mut Directory<'_>,
+) -> Result<(), Failure> {
+    let mut cookie = offset;
+    loop {
+        let entries = turn.read(|client, below| client.list(below, (parent, cookie), ENTRIES))?;
+        for entry in &entries {
+            if !directory.push(entry.inode, entry.cookie, u32::from(entry.kind), &entry.name) {
+                return Ok(());
+            }
+            cookie = entry.cookie;
+        }
+        if entries.len() < ENTRIES {
+            return Ok(());
+        }
+    }
+}
+
+fn fill_plus(
+    turn: &mut Turn<'_>,
+    (parent, offset): (u64, u64),
+    directory: &mut Directory<'_>,
+) -> Result<(), Failure> {
+    let mut cookie = offset;
+    loop {
+        let entries = turn.read(|client, below| client.list(below, (parent, cookie), ENTRIES))?;
+        for entry in &entries {
+            let is_dots = entry.name == b"." || entry.name == b"..";
+            let out = match is_dots {
+                // No lookup counts.
+                true => dots(entry.inode),
+                false => {
+                    let inode = turn.read(|client, below| client.stat(below, entry.inode))?;
+                    entry_out(entry.inode, &inode)
+                }
+            };
+            if !directory.push_plus(&out, entry.cookie, u32::from(entry.kind), &entry.name) {
+                return Ok(());
+            }
+            if !is_dots {
+                turn.hold(entry.inode, 1);
+            }
+            cookie = entry.cookie;
+        }
+        if entries.len() < ENTRIES {
+            return Ok(());
+        }
+    }
+}
+
+fn dots(inode: u64) -> EntryOut {
+    let mut out = EntryOut::default();
+    out.attr.ino = inode;
+    out
+}

@@ -1,0 +1,104 @@
+//! The server of a mount: how changes are answered, and who waits.
+//!
+//! A change is answered when it is durable (mode `sync`), or at once (`ordered`). If the log has no room, or a device is to be waited for,
+//! the call goes to a worker: a thread of the transport waits for nothing.
+
+use super::attr::errno_of;
+use super::workers::Queue;
+use crate::engine::{Engine, Failure, Mode, Turn};
+use fs::client::Caller;
+use fs::log::Ticket;
+use fuse::abi::{InHeader, Reply};
+use fuse::transport::{Call, Transport};
+use os::sync::{Arc, AtomicU32, Ordering};
+
+/// What a change has come to: its answer, and when it is durable. None: nothing has changed.
+pub(crate) type Changed = (Reply<'static>, Option<Ticket>);
+
+/// Who is to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A thread of the transport: it does not wait.
+    Transport,
+    /// A worker.
+    Worker,
+}
+
+pub(crate) struct Server {
+    pub engine: Arc<Engine>,
+    pub queue: Queue,
+    /// Devices with files keep a caller waiting.
+    pub is_slow: bool,
+    /// What requests come by, once it is known.
+    pub transport: Told,
+}
+
+/// A transport that is told once.
+#[derive(Debug, Default)]
+pub(crate) struct Told(AtomicU32);
+
+impl Told {
+    pub fn set(&self, transport: Transport) {
+        let value = if transport == Transport::Ring { 2 } else { 1 };
+        // It stands for itself.
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub fn transport(&self) -> Transport {
+        match self.0.load(Ordering::Relaxed) {
+            2 => Transport::Ring,
+            _ => Transport::Classic,
+        }
+    }
+}
+
+/// The caller of a request. The kernel tells no other groups than the first.
+pub(crate) fn caller_of(header: &InHeader, umask: u32) -> Caller<'static> {
+    Caller {
+        pid: header.pid,
+        uid: header.uid,
+        gid: header.gid,
+        groups: None,
+        umask,
+    }
+}
+
+impl Server {
+    /// Makes a change, and answers.
+    pub fn change_by(
+        &self,
+        call: Call,
+        place: Place,
+        change: impl Fn(&mut Turn<'_>, &Call) -> Result<Changed, Failure>,
+    ) {
+        loop {
+            match self.engine.turn(|turn| change(turn, &call)) {
+                Ok(changed) => return self.answer(call, changed),
+                Err(Failure::Busy) if place == Place::Transport => return self.queue.serve(call),
+                Err(Failure::Busy) => self.engine.wait_for_room(),
+                Err(failure) => return call.fail(errno_of(&failure)),
+            }
+        }
+    }
+
+    /// Answers a change, when its mode says so.
+    pub fn answer(&self, call: Call, (reply, ticket): Changed) {
+        match ticket {
+            Some(ticket) if self.engine.mode() == Mode::Sync => self.answer_durable(call, ticket, reply),
+            Some(_) => {
+                call.reply(&reply);
+                self.engine.write_behind();
+            }
+            None => call.reply(&reply),
+        }
+    }
+
+    /// Answers when a frame is durable.
+    pub fn answer_durable(&self, call: Call, ticket: Ticket, reply: Reply<'static>) {
+        let answer = move |result: Result<(), Failure>| match result {
+            Ok(()) => call.reply(&reply),
+            Err(failure) => call.fail(errno_of(&failure)),
+        };
+        self.engine.when_durable(ticket, Box::new(answer));
+    }
+}

@@ -1,0 +1,370 @@
+//! The engine on real media: what was acknowledged is there after a kill, and the log never stays full.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests of threads have threads"
+)]
+
+use fs::check::{Depth, check_to};
+use fs::client::{Call, Caller, Client, Where};
+use fs::errno::Errno;
+use fs::format::{ROOT_INODE, Tier};
+use fs::inode::{Inode, Time};
+use fs::log::Ticket;
+use fs::make::Make;
+use mount::engine::{Engine, Failure, Mode, Options, Recovery, Write, make};
+use mount::media::{Access, DeviceSpec, Disks, Source};
+use std::path::Path;
+use std::sync::mpsc;
+use uuid::Uuid;
+
+const TIME: Time = Time {
+    seconds: 1_700_000_000,
+    ns: 5,
+};
+
+/// Files in a directory as devices.
+struct Rig {
+    directory: tempfile::TempDir,
+    tiers: Vec<Tier>,
+    options: Options,
+}
+
+fn uuid() -> Uuid {
+    let [high, low] = [os::seed(), os::seed()];
+    Uuid::from_u64_pair(high, low)
+}
+
+impl Rig {
+    fn new(devices: &[(Tier, u64)]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        for (number, (_, bytes)) in devices.iter().enumerate() {
+            let file = std::fs::File::create(directory.path().join(number.to_string()));
+            file.and_then(|file| file.set_len(*bytes)).expect("a file");
+        }
+        let tiers: Vec<_> = devices.iter().map(|(tier, _)| *tier).collect();
+        let rig = Self {
+            directory,
+            tiers,
+            options: Options::default(),
+        };
+        let new = Make {
+            uuid: uuid(),
+            devices: rig.tiers.iter().map(|tier| (*tier, uuid())).collect(),
+            time: TIME,
+            owner: (0, 0),
+        };
+        make(&rig.disks(), &new).expect("there is room");
+        rig
+    }
+
+    fn specs(&self, path: &Path) -> Vec<DeviceSpec> {
+        let spec = |(number, tier): (usize, &Tier)| DeviceSpec {
+            source: Source::File(path.join(number.to_string())),
+            tier: *tier,
+            timing: None,
+        };
+        self.tiers.iter().enumerate().map(spec).collect()
+    }
+
+    fn disks(&self) -> Disks {
+        let specs = self.specs(self.directory.path());
+        Disks::open(&specs, Access::Own).expect("nobody has them").0
+    }
+
+    fn open(&self) -> (Engine, Recovery) {
+        Engine::open(self.disks(), &self.options).expect("it is whole")
+    }
+
+    fn assert_clean(&self) {
+        let report = check_to(&self.disks(), Depth::Data);
+        assert!(report.is_clean(), "{report:?}");
+    }
+}
+
+/// Does a call, and waits for room if it must.
+fn call<R>(
+    engine: &Engine,
+    call: impl Fn(&mut Client, &mut Call<'_, '_>) -> Result<R, fs::client::Failure>,
+) -> R {
+    loop {
+        match engine.turn(|turn| turn.call(Caller::default(), &call)) {
+            Ok(result) => return result,
+            Err(Failure::Busy) => engine.wait_for_room(),
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+}
+
+fn wait(engine: &Engine, ticket: Ticket) {
+    let (tell, told) = mpsc::channel();
+    engine.when_durable(
+        ticket,
+        Box::new(move |result| tell.send(result).expect("it waits")),
+    );
+    told.recv().expect("it is told").expect("the medium works");
+}
+
+/// Makes a file with data, durably. Its number.
+fn file(engine: &Engine, name: &str, data: &[u8]) -> u64 {
+    let mode = (0o644, true);
+    let made = call(engine, |client, call| {
+        client.create_or_find(call, (ROOT_INODE, name.as_bytes()), mode)
+    });
+    wait(engine, made.ticket.expect("it is new"));
+    put(engine, made.number, 0, data);
+    made.number
+}
+
+fn put(engine: &Engine, inode: u64, offset: u64, data: &[u8]) {
+    let write = Write {
+        caller: Caller::default(),
+        inode,
+        at: Where::At(offset),
+        data,
+        takes_set_id: false,
+    };
+    let (bytes, ticket) = loop {
+        match engine.write(&write) {
+            Err(Failure::Busy) => engine.wait_for_room(),
+            result => break result.expect("there is room"),
+        }
+    };
+    assert_eq!(bytes, data.len());
+    wait(engine, ticket.expect("it is of some bytes"));
+}
+
+fn find(engine: &Engine, name: &str) -> Option<(u64, Inode)> {
+    let found = engine.turn(|turn| {
+        turn.call(Caller::default(), |client, call| {
+            client.lookup(call, (ROOT_INODE, name.as_bytes()))
+        })
+    });
+    match found {
+        Ok(found) => Some(found),
+        Err(Failure::Posix(Errno::NoEntry)) => None,
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+fn read(engine: &Engine, number: u64, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0; bytes];
+    let count = engine.read((number, 0), &mut data).expect("it can be read");
+    data.truncate(count);
+    data
+}
+
+fn data_of(number: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (number as usize * 31 + at) as u8).collect()
+}
+
+/// A long log is never digested before the kill, a short one often.
+fn kill_keeps_what_was_acknowledged(devices: &[(Tier, u64)], mode: Mode, log_bytes: u64) {
+    let mut rig = Rig::new(devices);
+    rig.options.mode = Some(mode);
+    rig.options.log_bytes = Some(log_bytes);
+    let mut next = 2;
+    for round in 0..4 {
+        let (engine, recovery) = rig.open();
+        assert_eq!((recovery.refused, &recovery.damaged[..]), (0, &[][..]));
+        let is_read = log_bytes < 1 << 20 || recovery.frames >= 600;
+        assert!(is_read || round == 0, "the log had all of it, and was read");
+        for number in 2..next {
+            let (found, inode) = find(&engine, &format!("f{number}")).expect("it was acknowledged");
+            assert_eq!((found, inode.size), (number, 2000));
+            assert_eq!(read(&engine, number, 4000), data_of(number, 2000));
+        }
+        for _ in 0..300 {
+            let number = file(&engine, &format!("f{next}"), &data_of(next, 2000));
+            assert_eq!(number, next);
+            next += 1;
+        }
+        assert_eq!(engine.status().digest.refused, 0);
+        drop(engine);
+        rig.assert_clean();
+    }
+    let (engine, _) = rig.open();
+    engine.close().expect("all goes well");
+    drop(engine);
+    let (engine, recovery) = rig.open();
+    assert_eq!(recovery.operations, 0, "after a close the log has nothing");
+    assert!(find(&engine, &format!("f{}", next - 1)).is_some());
+    drop(engine);
+    rig.assert_clean();
+}
+
+#[test]
+fn on_mapped_memory_a_kill_keeps_what_was_acknowledged() {
+    kill_keeps_what_was_acknowledged(&[(Tier::Memory, 512 << 20)], Mode::Sync, 4 << 20);
+}
+
+#[test]
+fn on_a_file_a_kill_keeps_what_was_acknowledged() {
+    kill_keeps_what_was_acknowledged(&[(Tier::Flash, 32 << 20)], Mode::Ordered, 256 << 10);
+}
+
+#[test]
+fn callers_at_once_on_a_small_log_all_end() {
+    let mut rig = Rig::new(&[(Tier::Memory, 48 << 20)]);
+    rig.options.log_bytes = Some(128 << 10);
+    let (engine, _) = rig.open();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for at in 0..500 {
+                    let number = 10 + thread * 1000 + at;
+                    file(engine, &format!("f{number}"), &data_of(number, 3000));
+                }
+            });
+        }
+    });
+    let status = engine.status();
+    assert_eq!(status.digest.first_refused, None);
+    assert!(status.digest.commits > 10, "the log was full often: {status:?}");
+    engine.close().expect("all goes well");
+    drop(engine);
+    let (engine, _) = rig.open();
+    for number in (0..4).flat_map(|thread| (0..500).map(move |at| 10 + thread * 1000 + at)) {
+        let (inode, _) = find(&engine, &format!("f{number}")).expect("it was acknowledged");
+        assert_eq!(read(&engine, inode, 4000), data_of(number, 3000));
+    }
+    drop(engine);
+    rig.assert_clean();
+}
+
+/// Writes of many sizes and places, some of which go to granted blocks, beside a copy in memory.
+fn large_writes_are_read_back_before_and_after_a_kill(devices: &[(Tier, u64)]) {
+    let mut rig = Rig::new(devices);
+    rig.options.log_bytes = Some(512 << 10);
+    let mut copy = vec![0; 6 << 20];
+    let (engine, _) = rig.open();
+    let number = file(&engine, "large", &copy[..1]);
+    let mut size = 1;
+    for step in 0..60u64 {
+        let (from, bytes) = (step * 977_777 % (5 << 20), 1 + step * 131_071 % (1 << 20));
+        let from = if step % 3 == 0 { from / 4096 * 4096 } else { from } as usize;
+        let data = data_of(step, bytes as usize);
+        put(&engine, number, from as u64, &data);
+        copy[from..from + data.len()].copy_from_slice(&data);
+        size = size.max(from + data.len());
+        if step % 7 == 0 {
+            engine.digest();
+        }
+        assert!(
+            read(&engine, number, copy.len()) == copy[..size],
+            "after write {step}"
+        );
+    }
+    assert_eq!(engine.status().digest.first_refused, None);
+    drop(engine);
+    let (engine, recovery) = rig.open();
+    assert_eq!(recovery.refused, 0);
+    assert!(read(&engine, number, copy.len()) == copy[..size]);
+    drop(engine);
+    rig.assert_clean();
+}
+
+#[test]
+fn on_memory_large_writes_are_read_back() {
+    large_writes_are_read_back_before_and_after_a_kill(&[(Tier::Memory, 64 << 20)]);
+}
+
+#[test]
+fn on_two_files_large_writes_are_read_back() {
+    large_writes_are_read_back_before_and_after_a_kill(&[(Tier::Flash, 16 << 20), (Tier::Disk, 64 << 20)]);
+}
+
+#[test]
+fn a_full_file_system_says_so_loses_nothing_and_takes_more_after_deletions() {
+    let rig = Rig::new(&[(Tier::Memory, 16 << 20)]);
+    let (engine, _) = rig.open();
+    let data = data_of(7, 200_000);
+    let mut made: Vec<u64> = Vec::new();
+    let fill = |made: &mut Vec<u64>| loop {
+        let name = format!("f{}", made.len());
+        let result = loop {
+            let result = engine.turn(|turn| {
+                turn.call(Caller::default(), |client, call| {
+                    client.create_or_find(call, (ROOT_INODE, name.as_bytes()), (0o644, false))
+                })
+            });
+            match result {
+                Err(Failure::Busy) => engine.wait_for_room(),
+                result => break result,
+            }
+        };
+        let Ok(file) = result else {
+            return;
+        };
+        let write = Write {
+            caller: Caller::default(),
+            inode: file.number,
+            at: Where::At(0),
+            data: &data,
+            takes_set_id: false,
+        };
+        let written = loop {
+            match engine.write(&write) {
+                Err(Failure::Busy) => engine.wait_for_room(),
+                result => break result,
+            }
+        };
+        match written {
+            Ok((bytes, _)) if bytes == data.len() => made.push(file.number),
+            Ok(_) => return,
+            Err(failure) => {
+                assert_eq!(failure, Failure::Posix(Errno::NoSpace));
+                return;
+            }
+        }
+    };
+    fill(&mut made);
+    assert!(made.len() > 30, "there was room for {}", made.len());
+    for number in &made {
+        assert_eq!(read(&engine, *number, 300_000), data);
+    }
+    let kept = made.split_off(made.len() / 2);
+    for index in 0..made.len() {
+        let name = format!("f{index}");
+        let ticket = call(&engine, |client, call| {
+            client.unlink(call, (ROOT_INODE, name.as_bytes()), false)
+        });
+        wait(&engine, ticket);
+    }
+    let mut again = Vec::new();
+    fill(&mut again);
+    assert!(again.len() + 3 > made.len(), "{} of {}", again.len(), made.len());
+    assert_eq!(engine.status().digest.first_refused, None);
+    engine.close().expect("all goes well");
+    drop(engine);
+    let (engine, _) = rig.open();
+    for number in kept.iter().chain(&again) {
+        assert_eq!(read(&engine, *number, 300_000), data);
+    }
+    drop(engine);
+    rig.assert_clean();
+}
+
+#[test]
+fn devices_that_are_in_use_are_refused() {
+    let rig = Rig::new(&[(Tier::Memory, 32 << 20)]);
+    let (_engine, _) = rig.open();
+    let error = Disks::open(&rig.specs(rig.directory.path()), Access::Own).expect_err("it is taken");
+    assert!(error.to_string().contains("in use"), "{error}");
+}
+
+/// `df` told that there was no room while calls were not digested: it took what each was promised at most for what it needs.
+#[test]
+fn room_that_calls_were_promised_counts_as_available() {
+    let mut rig = Rig::new(&[(Tier::Memory, 256 << 20)]);
+    rig.options.log_bytes = Some(16 << 20);
+    let (engine, _) = rig.open();
+    let (free, available) = engine.turn(|turn| turn.free_blocks());
+    assert!(available > free * 9 / 10, "{available} of {free}");
+    for number in 0..800 {
+        file(&engine, &format!("f{number}"), &data_of(number, 100));
+    }
+    let (free, available) = engine.turn(|turn| turn.free_blocks());
+    assert!(available > free * 9 / 10, "{available} of {free}");
+}

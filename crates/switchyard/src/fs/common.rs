@@ -1,0 +1,156 @@
+//! What the commands of `switchyard fs` have in common: their arguments, and how they open devices.
+
+use super::device::DeviceArg;
+use crate::failure::Failure;
+use crate::launch::Says;
+use crate::size::Size;
+use ::fs::inode::Time;
+use ::fs::make::Make;
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use mount::engine::{Mode, make};
+use mount::media::{Access, DeviceError, Disks};
+use runtime::MediaOpenError;
+use std::path::PathBuf;
+use std::time::SystemTime;
+use uuid::Uuid;
+
+/// When calls return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ModeArg {
+    /// When they are durable: fsync has nothing to do
+    Sync,
+    /// At once, and in order: a crash leaves all calls up to one, and fsync waits
+    Ordered,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Sync => Self::Sync,
+            ModeArg::Ordered => Self::Ordered,
+        }
+    }
+}
+
+#[derive(Args)]
+pub(super) struct MountArgs {
+    /// Devices in their order, then the directory
+    #[arg(required = true, num_args = 2.., value_name = "DEVICE… DIR")]
+    pub devices_and_dir: Vec<String>,
+    /// When calls return [default: sync if the first device is memory, else ordered]
+    #[arg(long)]
+    pub mode: Option<ModeArg>,
+    /// Size of the log, at least 128 KiB [default: an eighth of the first device, at most 64 MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub log: Option<Size>,
+    /// Let other users in, whom permissions then keep apart [default: as root]
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Let set-user-ID bits and device files count; takes root
+    #[arg(long)]
+    pub suid_dev: bool,
+    /// Serve by /dev/fuse although the kernel has io_uring for it
+    #[arg(long)]
+    pub classic: bool,
+    /// Mount although a log is damaged: the acknowledged calls behind the damage are LOST
+    #[arg(long)]
+    pub despite_damage: bool,
+    /// Print one JSON line when it is mounted
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct CheckArgs {
+    /// Devices in their order
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<DeviceArg>,
+    /// Read the data of all files, too
+    #[arg(long)]
+    pub data: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub(super) struct StatusArgs {
+    /// Directory of a mount, or all devices of a file system in their order
+    #[arg(required = true, value_name = "DIR|DEVICE")]
+    pub places: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A device that cannot be opened, with the exit code that fits.
+pub(super) fn refused(error: DeviceError) -> anyhow::Error {
+    match error {
+        DeviceError::Open(MediaOpenError::InUse(_)) => Failure::InUse(format!(
+            "{error}: it is mounted, or checked; `switchyard fs status DIR` shows a mount"
+        ))
+        .into(),
+        DeviceError::Open(MediaOpenError::Missing(_)) => Failure::Usage(format!(
+            "{error}: name a device that exists, or let `switchyard fs make` create a file, as in ssd:FILE:10GiB"
+        ))
+        .into(),
+        error => Failure::Usage(error.to_string()).into(),
+    }
+}
+
+pub(super) fn open(devices: &[DeviceArg], access: Access, says: &Says) -> anyhow::Result<Disks> {
+    let specs: Vec<_> = devices.iter().map(|device| device.spec.clone()).collect();
+    let (disks, warnings) = Disks::open(&specs, access).map_err(refused)?;
+    for (device, warning) in devices.iter().zip(warnings) {
+        if let Some(warning) = warning.filter(|_| access == Access::Own) {
+            says.note(&format!("{}: {warning}", device.text));
+        }
+    }
+    Ok(disks)
+}
+
+pub(super) fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    Time {
+        seconds: since.as_secs() as i64,
+        ns: since.subsec_nanos(),
+    }
+}
+
+/// Makes an empty file system on devices, whatever they hold.
+pub(super) fn make_empty(devices: &[DeviceArg], disks: &Disks) -> anyhow::Result<Uuid> {
+    let uuid = Uuid::new_v4();
+    let new = Make {
+        uuid,
+        devices: devices
+            .iter()
+            .map(|device| (device.spec.tier, Uuid::new_v4()))
+            .collect(),
+        time: now(),
+        owner: (
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        ),
+    };
+    make(disks, &new).map_err(|error| Failure::Usage(error.to_string()))?;
+    Ok(uuid)
+}
+
+/// Devices as they are in messages.
+pub(super) fn devices_of(texts: &[String]) -> anyhow::Result<Vec<DeviceArg>> {
+    let parse = |text: &String| text.parse::<DeviceArg>().map_err(Failure::Usage);
+    Ok(texts.iter().map(parse).collect::<Result<_, _>>()?)
+}
+
+/// The directory at the end of the arguments of `mount`.
+pub(super) fn split_dir(all: &[String]) -> anyhow::Result<(Vec<DeviceArg>, PathBuf)> {
+    let (dir, devices) = all.split_last().expect("there are two at least");
+    if dir.parse::<DeviceArg>().is_ok() && !PathBuf::from(dir).is_dir() {
+        bail!(Failure::Usage(format!(
+            "{dir} is a device: end with the directory to mount on"
+        )));
+    }
+    Ok((devices_of(devices)?, PathBuf::from(dir)))
+}

@@ -1,0 +1,195 @@
+//! `switchyard fs mount`: a mount from its opening to its end.
+
+use super::common::{MountArgs, make_empty, open, split_dir};
+use crate::failure::Failure;
+use crate::launch::{Says, signals};
+use anyhow::{Context, bail};
+use fuse::mount::{MountOptions, UnmountError};
+use fuse::transport::{Choice, End, Transport};
+use mount::engine::{Engine, LOG_BYTES_MIN, Mode, OpenError, Options, Recovery};
+use mount::media::{Access, Disks, Source};
+use mount::posix::{Mounted, Settings};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks whether somebody has unmounted.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Programs that use a mount that is to end have so long. Then their calls fail.
+const USERS_END: Duration = Duration::from_secs(10);
+
+pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
+    let says = Says { json: args.json };
+    if let Some(log) = args.log.filter(|log| log.0 < LOG_BYTES_MIN) {
+        bail!(Failure::Usage(format!("--log takes at least 128 KiB, not {log}")));
+    }
+    let (devices, dir) = split_dir(&args.devices_and_dir)?;
+    let memory = |source: &Source| matches!(source, Source::Memory(_));
+    let in_memory = devices
+        .iter()
+        .filter(|device| memory(&device.spec.source))
+        .count();
+    if in_memory > 0 && in_memory < devices.len() {
+        bail!(Failure::Usage(
+            "mem: devices are gone with this program, so the others would be of no use: give all in memory, or none"
+                .into()
+        ));
+    }
+    let signals = signals()?;
+    let disks = open(&devices, Access::Own, &says)?;
+    if in_memory > 0 {
+        make_empty(&devices, &disks)?;
+        says.note("the files are in memory, and gone when this ends");
+    }
+    let options = Options {
+        mode: args.mode.map(Mode::from),
+        log_bytes: args.log.map(|log| log.0),
+        checks_permissions: false,
+        despite_damage: args.despite_damage,
+        tell: Arc::new(|text| eprintln!("switchyard: {text}")),
+        ..Options::default()
+    };
+    let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(refused)?;
+    tell_recovery(&recovery, &says);
+    let settings = settings(args, &devices[0].text);
+    let engine = Arc::new(engine);
+    let mounted = Mounted::start(engine, &disks, &dir, &settings).context("nothing is mounted")?;
+    if let Some(fallback) = mounted.fallback() {
+        says.note(fallback);
+    }
+    signals.serving();
+    tell_ready(&mounted, args.json);
+    serve(mounted, &disks, &signals, &says)
+}
+
+fn refused(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::Tree(error) => Failure::Usage(error.to_string()).into(),
+        OpenError::NoRoom(_) => Failure::Usage(error.to_string()).into(),
+        error => error.into(),
+    }
+}
+
+fn settings(args: &MountArgs, source: &str) -> Settings {
+    let is_root = rustix::process::geteuid().is_root();
+    // Neither the kernel nor the helper takes a comma in a name.
+    let source = source.split(',').next().unwrap_or(source);
+    Settings {
+        mount: MountOptions {
+            source: source.to_owned(),
+            allow_other: args.allow_other || is_root,
+            default_permissions: true,
+            no_suid_no_dev: !args.suid_dev,
+            ..MountOptions::default()
+        },
+        choice: if args.classic {
+            Choice::Classic
+        } else {
+            Choice::Best
+        },
+    }
+}
+
+fn tell_recovery(recovery: &Recovery, says: &Says) {
+    if recovery.operations > 0 {
+        says.note(&format!(
+            "the log had {} operations that were not in the tree: they are now",
+            recovery.operations
+        ));
+    }
+    if recovery.refused > 0 {
+        says.note(&format!(
+            "{} operations of the log could not be done: run `switchyard fs check` when it is unmounted",
+            recovery.refused
+        ));
+    }
+    if recovery.orphans > 0 {
+        says.note(&format!(
+            "{} files that had no name any more are deleted",
+            recovery.orphans
+        ));
+    }
+    for (log, position) in &recovery.damaged {
+        says.note(&format!(
+            "log {log} is damaged at position {position}: acknowledged calls behind it are lost"
+        ));
+    }
+}
+
+fn tell_ready(mounted: &Mounted, as_json: bool) {
+    let dir = mounted.place();
+    let mode = match mounted.engine().mode() {
+        Mode::Sync => "sync",
+        Mode::Ordered => "ordered",
+    };
+    let transport = match mounted.transport() {
+        Transport::Ring => "io_uring",
+        Transport::Classic => "/dev/fuse",
+    };
+    match as_json {
+        true => println!(
+            "{}",
+            json!({ "mounted": dir, "mode": mode, "transport": transport })
+        ),
+        false => println!(
+            "mounted on {}, mode {mode}, by {transport}: Ctrl-C or `umount {}` ends it",
+            dir.display(),
+            dir.display()
+        ),
+    }
+}
+
+/// Waits until somebody unmounts, or a signal comes, and ends the mount.
+fn serve(
+    mut mounted: Mounted,
+    disks: &Disks,
+    signals: &crate::launch::Signals,
+    says: &Says,
+) -> anyhow::Result<()> {
+    while !mounted.is_over() {
+        if signals.wait(LOOK_EVERY)? {
+            unmount(&mut mounted, signals, says)?;
+            break;
+        }
+    }
+    let (end, closed) = mounted.finish();
+    // The devices are locked up to here.
+    let _ = disks;
+    closed.context("the file system was not closed: what was acknowledged is in its log, and the next mount brings it back")?;
+    match end {
+        End::Unmounted | End::Stopped => Ok(()),
+        End::Aborted => bail!("somebody has ended the connection; what was acknowledged is kept"),
+        End::Failed(errno) => {
+            bail!("the kernel has ended the connection: {errno}; what was acknowledged is kept")
+        }
+        End::Panicked => {
+            bail!("a thread has panicked: please report what it said; what was acknowledged is kept")
+        }
+    }
+}
+
+/// Unmounts. Programs that use the mount have a while to end.
+fn unmount(mounted: &mut Mounted, signals: &crate::launch::Signals, says: &Says) -> anyhow::Result<()> {
+    match mounted.unmount() {
+        Ok(()) => return Ok(()),
+        Err(UnmountError::Busy(_)) => says.note(&format!(
+            "{} is in use, as `fuser -m {}` shows: it is taken away, and its users have {} s",
+            mounted.place().display(),
+            mounted.place().display(),
+            USERS_END.as_secs()
+        )),
+        Err(error) => return Err(error.into()),
+    }
+    mounted.unmount_lazily()?;
+    let began = Instant::now();
+    while !mounted.is_over() && began.elapsed() < USERS_END {
+        if signals.wait(LOOK_EVERY)? {
+            break;
+        }
+    }
+    if !mounted.is_over() {
+        says.note("its users go on without it: their calls fail");
+        mounted.stop();
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+#!/bin/bash
+# File systems: made, mounted, used by real programs, killed amid writes, filled, checked.
+source "$(dirname "$0")/lib.sh"
+need python3 jq
+[[ -c /dev/fuse ]] || skip "there is no /dev/fuse"
+(( EUID == 0 )) || command -v fusermount3 >/dev/null || skip "it takes root, or fusermount3"
+
+dir=$work/mnt
+mkdir "$dir"
+at_end "umount -l '$dir' 2>/dev/null || fusermount3 -uz '$dir' 2>/dev/null || true"
+
+# mount_fs DEVICE… [FLAG…]: mounts on $dir and waits until it is ready; the JSON line is in $work/mount.json.
+mount_fs() {
+    : >"$work/mount.json"
+    "$SWITCHYARD" fs mount "$@" "$dir" --json >"$work/mount.json" 2>"$work/mount.err" &
+    rack_pid=$!
+    await_line "$work/mount.json" "$rack_pid" || fail "it is not mounted"
+}
+
+# end_mount: unmounts by a signal; the process is to end with 0.
+end_mount() {
+    kill -TERM "$rack_pid"
+    wait "$rack_pid" || fail "the mount ended with $?"
+    rack_pid=
+}
+
+# kill_mount PID: kills the mount's process, waits until the writer PID has failed, and takes the dead mount away.
+kill_mount() {
+    kill -9 "$rack_pid"
+    wait "$rack_pid" 2>/dev/null || true
+    rack_pid=
+    wait "$1" 2>/dev/null || true
+    umount -l "$dir" 2>/dev/null || fusermount3 -uz "$dir"
+}
+
+# check_fs DEVICE…: the offline check finds nothing.
+check_fs() { "$SWITCHYARD" fs check "$@" --data >"$work/check.out" 2>&1 || fail "$(<"$work/check.out")"; }
+
+# A file in memory is mapped as persistent memory is. On a disk each write of it would be an msync.
+memory=$work
+if [[ -d /dev/shm && -w /dev/shm ]]; then
+    memory=$(mktemp -d /dev/shm/switchyard-test.XXXXXX)
+    at_end "rm -rf '$memory'"
+fi
+nvm=nvm:$memory/nvm
+ssd=ssd:$work/ssd
+hdd=hdd:$work/hdd
+
+echo "· a device with data is refused by name, and made with the name"
+head -c 1M /dev/urandom >"$work/full"
+expect_code 2 "$SWITCHYARD" fs make "ssd:$work/full"
+expect_text "--erase data"
+truncate -s 64M "$work/full"
+"$SWITCHYARD" fs make "ssd:$work/full" --erase data >/dev/null
+expect_code 2 "$SWITCHYARD" fs make "ssd:$work/full"
+expect_text "--erase fs"
+expect_code 2 "$SWITCHYARD" fs make "ssd:$work/none"
+expect_text "ssd:FILE:10GiB"
+
+echo "· files of all kinds are kept over an unmount"
+"$SWITCHYARD" fs make "$nvm:256MiB" >/dev/null
+mount_fs "$nvm"
+[[ $(jq -r .mode "$work/mount.json") == sync ]] || fail "mapped memory is not mounted in mode sync"
+expect_code 4 "$SWITCHYARD" fs mount "$nvm" "$work"
+expect_code 4 "$SWITCHYARD" fs check "$nvm"
+mkdir -p "$dir/a/b"
+echo text >"$dir/a/file"
+ln "$dir/a/file" "$dir/a/hard"
+ln -s file "$dir/a/link"
+ln -s "$(printf 'x%.0s' {1..3000})" "$dir/a/long"
+mkfifo "$dir/a/pipe"
+chmod 4751 "$dir/a/hard"
+python3 - "$dir" <<'PY'
+import mmap, os, sys
+root = sys.argv[1]
+with open(f"{root}/holes", "wb") as f:
+    f.seek(1 << 20)
+    f.write(b"end")
+f = os.open(f"{root}/mapped", os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, 1 << 16)
+with mmap.mmap(f, 1 << 16) as m:
+    m[5000:5005] = b"hello"
+os.close(f)
+os.setxattr(f"{root}/a/file", "user.colour", b"blue")
+f = os.open(root, os.O_RDWR | os.O_TMPFILE, 0o644)
+os.write(f, b"named later")
+os.link(f"/proc/self/fd/{f}", f"{root}/born", src_dir_fd=os.open("/", os.O_RDONLY), follow_symlinks=True)
+os.close(f)
+open_one = open(f"{root}/gone", "w+b")
+os.unlink(f"{root}/gone")
+open_one.write(b"still here")
+open_one.seek(0)
+assert open_one.read() == b"still here"
+PY
+"$SWITCHYARD" fs status "$dir" | grep -q "mode sync" || fail "a mount does not tell its status"
+end_mount
+check_fs "$nvm"
+mount_fs "$nvm"
+[[ $(<"$dir/a/hard") == text && $(readlink "$dir/a/link") == file ]] || fail "links are not kept"
+[[ $(readlink "$dir/a/long" | wc -c) == 3001 ]] || fail "a long link is not kept"
+[[ $(stat -c '%a %h %F' "$dir/a/file") == "4751 2 regular file" ]] || fail "attributes are not kept"
+[[ -p $dir/a/pipe && $(<"$dir/born") == "named later" && ! -e $dir/gone ]] || fail "kinds are not kept"
+[[ $(stat -c %s "$dir/holes") == 1048579 && $(tail -c 3 "$dir/holes") == end ]] || fail "a file with a hole is not kept"
+python3 -c "
+import os, sys
+assert os.getxattr('$dir/a/file', 'user.colour') == b'blue'
+assert open('$dir/mapped', 'rb').read()[5000:5005] == b'hello'
+f = os.open('$dir/holes', os.O_RDONLY)
+assert os.lseek(f, 0, os.SEEK_DATA) == 1 << 20, os.lseek(f, 0, os.SEEK_DATA)
+"
+
+echo "· programs find what they have written: tar, git, SQLite"
+tar -C "$root" -cf "$work/crates.tar" crates docs
+mkdir "$dir/tree"
+tar -C "$dir/tree" -xf "$work/crates.tar"
+tar -C "$dir/tree" -df "$work/crates.tar" || fail "tar finds differences"
+if command -v git >/dev/null; then
+    git -C "$dir/tree" init -q
+    git -C "$dir/tree" add .
+    git -C "$dir/tree" -c user.name=a -c user.email=a@b commit -qm all
+    git -C "$dir/tree" fsck --full >"$work/fsck.out" 2>&1 || fail "$(<"$work/fsck.out")"
+fi
+python3 - "$dir" <<'PY'
+import sqlite3, sys
+for mode in ("WAL", "DELETE"):
+    db = sqlite3.connect(f"{sys.argv[1]}/{mode}.db")
+    db.execute(f"PRAGMA journal_mode={mode}")
+    db.execute("CREATE TABLE t (k INTEGER PRIMARY KEY, v BLOB)")
+    for k in range(200):
+        with db:
+            db.execute("INSERT INTO t VALUES (?, ?)", (k, bytes([k % 256]) * 500))
+    assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    db.close()
+PY
+end_mount
+check_fs "$nvm"
+
+# A writer of files that tells each that it has written, and where its data end.
+cat >"$work/writer.py" <<'PY'
+import os, sys
+root, told, syncs = sys.argv[1], open(sys.argv[2], "w"), sys.argv[3] == "sync"
+for n in range(1_000_000):
+    path = f"{root}/w{n % 50}/f{n}"
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(fd, bytes([n % 251]) * (n * 37 % 60000 + 1))
+    if syncs:
+        os.fsync(fd)
+    os.close(fd)
+    os.rename(path + ".new", path)
+    if syncs:
+        d = os.open(os.path.dirname(path), os.O_RDONLY)
+        os.fsync(d)
+        os.close(d)
+    if n > 20:
+        os.unlink(f"{root}/w{(n - 20) % 50}/f{n - 20}") if (n - 20) % 3 == 0 else None
+    print(n, file=told, flush=True)
+PY
+cat >"$work/reader.py" <<'PY'
+import sys
+root, told = sys.argv[1], [int(line) for line in open(sys.argv[2]) if line.endswith("\n")]
+last = max(told)
+for n in told:
+    path = f"{root}/w{n % 50}/f{n}"
+    if n % 3 == 0 and n <= last - 20 + 1:
+        continue
+    data = open(path, "rb").read()
+    assert data == bytes([n % 251]) * (n * 37 % 60000 + 1), path
+print(len(told), "files")
+PY
+
+# kills FLAG: how a writer syncs. Devices follow.
+kills() {
+    local syncs=$1 round
+    shift
+    for round in 1 2 3; do
+        mount_fs "$@"
+        rm -rf "$dir"/w*
+        python3 "$work/writer.py" "$dir" "$work/told" "$syncs" 2>/dev/null &
+        local writer=$!
+        sleep "1.$round"
+        kill_mount "$writer"
+        mount_fs "$@"
+        python3 "$work/reader.py" "$dir" "$work/told" || fail "round $round: an acknowledged file is lost"
+        end_mount
+        check_fs "$@"
+    done
+}
+
+echo "· a kill amid writes loses nothing acknowledged: mapped memory, mode sync"
+kills none "$nvm"
+
+echo "· a kill amid writes loses nothing synced: two files, mode ordered"
+"$SWITCHYARD" fs make "$ssd:128MiB" "$hdd:256MiB" >/dev/null
+kills sync "$ssd" "$hdd"
+expect_code 2 "$SWITCHYARD" fs mount "$hdd" "$ssd" "$dir"
+
+echo "· a full file system says so, loses nothing, and takes more after deletions"
+"$SWITCHYARD" fs make "nvm:$memory/small:24MiB" >/dev/null
+mount_fs "nvm:$memory/small"
+python3 - "$dir" <<'PY'
+import errno, os, sys
+root = sys.argv[1]
+def fill(prefix):
+    n = 0
+    while True:
+        path, data = f"{root}/{prefix}{n}", bytes([n % 251]) * 100_000
+        try:
+            with open(path, "wb", buffering=0) as f:
+                if f.write(data) < len(data):
+                    raise OSError(errno.ENOSPC, "short")
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+            if os.path.exists(path):
+                os.unlink(path)
+            return n
+        n += 1
+def verify(prefix, numbers):
+    for n in numbers:
+        assert open(f"{root}/{prefix}{n}", "rb").read() == bytes([n % 251]) * 100_000, (prefix, n)
+count = fill("a")
+assert count > 100, count
+verify("a", range(count))
+for n in range(0, count, 2):
+    os.unlink(f"{root}/a{n}")
+again = fill("b")
+assert again > count // 2 - 10, (count, again)
+verify("a", range(1, count, 2))
+verify("b", range(again))
+PY
+end_mount
+check_fs "nvm:$memory/small"
+mount_fs "nvm:$memory/small"
+[[ $(tail -c 1 "$dir/b5" | od -An -tu1 | tr -d ' ') == 5 ]] || fail "a file of a full file system is not kept"
+rm -rf "${dir:?}"/*
+end_mount
+check_fs "nvm:$memory/small"
+
+if [[ -n ${PJDFSTEST:-} ]]; then
+    echo "· the suite at \$PJDFSTEST finds no failure"
+    (( EUID == 0 )) || skip "pjdfstest takes root"
+    mount_fs mem:1GiB --suid-dev
+    (cd "$dir" && prove -rQ "$PJDFSTEST" >"$work/pjd.out" 2>&1) || fail "$(tail -30 "$work/pjd.out")"
+    tail -2 "$work/pjd.out"
+    end_mount
+fi
