@@ -22,6 +22,7 @@ pub mod files;
 pub mod format;
 pub mod grants;
 pub mod inode;
+pub mod lease;
 pub mod log;
 pub mod make;
 pub mod media;
