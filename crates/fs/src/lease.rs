@@ -181,7 +181,10 @@ enum Recall {
     /// It will be asked then.
     Due(Instant),
     /// It was asked, and has until then.
-    Asked { may_share: bool, until: Instant },
+    Asked {
+        may_share: bool,
+        until: Instant,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -288,7 +291,10 @@ impl Leases {
 
     /// The lease that a process has of an inode.
     pub fn mode(&self, client: Client, inode: u64) -> Option<Mode> {
-        let held = self.leases.get(&inode).and_then(|lease| lease.holders.get(&client));
+        let held = self
+            .leases
+            .get(&inode)
+            .and_then(|lease| lease.holders.get(&client));
         let own = self.owner(inode).filter(|owner| *owner == client);
         held.map(|held| held.mode).or(own.map(|_| Mode::Exclusive))
     }
@@ -328,7 +334,9 @@ impl Leases {
     }
 
     fn is_open(&self, client: Client) -> bool {
-        self.processes.get(&client).is_some_and(|process| !process.is_closing)
+        self.processes
+            .get(&client)
+            .is_some_and(|process| !process.is_closing)
     }
 
     fn process(&mut self, client: Client) -> &mut Process {
@@ -348,7 +356,11 @@ impl Leases {
             return;
         }
         let mut first = numbers.start;
-        let known: Vec<u64> = self.leases.range(numbers.clone()).map(|(inode, _)| *inode).collect();
+        let known: Vec<u64> = self
+            .leases
+            .range(numbers.clone())
+            .map(|(inode, _)| *inode)
+            .collect();
         for inode in known.into_iter().chain([numbers.end]) {
             if first < inode {
                 self.numbers.insert(first, (inode, client));
@@ -450,7 +462,10 @@ impl Leases {
                 is_ready = false;
                 continue;
             }
-            let others = lease.holders.iter().filter(|(other, _)| **other != waiting.client);
+            let others = lease
+                .holders
+                .iter()
+                .filter(|(other, _)| **other != waiting.client);
             let others = others.filter(|(_, held)| !mode.bears(held.mode));
             let others: Vec<Client> = others.map(|(other, _)| *other).collect();
             let written = lease.written.filter(|written| written.client != waiting.client);
@@ -641,7 +656,10 @@ impl Leases {
         process.digested = process.digested.max(position);
         let left = process.owes.split_off(&(position.saturating_add(1), 0));
         for (_, inode) in core::mem::replace(&mut process.owes, left) {
-            let lease = self.leases.get_mut(&inode).expect("the process has written to it");
+            let lease = self
+                .leases
+                .get_mut(&inode)
+                .expect("the process has written to it");
             lease.written = None;
             self.work.insert(inode);
             self.changed(client, inode);
@@ -745,7 +763,10 @@ impl Machine for Leases {
                 self.processes.entry(client).or_insert(process);
             }
             Input::Closed(client) => {
-                let is_closing = self.processes.get(&client).is_some_and(|process| process.is_closing);
+                let is_closing = self
+                    .processes
+                    .get(&client)
+                    .is_some_and(|process| process.is_closing);
                 if is_closing {
                     self.closed(client);
                 }
@@ -756,7 +777,9 @@ impl Machine for Leases {
                 request,
                 wants,
             } if is_open(&client) => self.ask(client, request, &wants),
-            Input::Admit(client, inode, rights) if is_open(&client) => self.admit(client, inode, Some(rights)),
+            Input::Admit(client, inode, rights) if is_open(&client) => {
+                self.admit(client, inode, Some(rights))
+            }
             Input::Deny(client, inode) if is_open(&client) => self.admit(client, inode, None),
             Input::Give(client, given) if is_open(&client) => self.give(client, given),
             Input::Shut(client, inode) if is_open(&client) => self.shut(client, inode),

@@ -230,7 +230,9 @@ impl World {
                         self.leases
                             .handle(self.now, Input::Admit(client, inode, Rights::ALL));
                     }
-                    self.process(client).inbox.push_back(Message::Granted(grant, leases));
+                    self.process(client)
+                        .inbox
+                        .push_back(Message::Granted(grant, leases));
                 }
                 Output::Digest(client, position) => {
                     let process = self.process(client);
@@ -267,7 +269,8 @@ impl World {
                 if !process.inbox.is_empty() {
                     actions.push(Action::Take(at));
                 }
-                let may = |inode: &usize| !self.is_pinned(at, *inode) || self.setup.broken == Broken::Unpinned;
+                let may =
+                    |inode: &usize| !self.is_pinned(at, *inode) || self.setup.broken == Broken::Unpinned;
                 let asked = [0, 1].into_iter().filter(|inode| process.asked[*inode].is_some());
                 actions.extend(asked.filter(may).map(|inode| Action::Answer(at, inode)));
                 if self.deaths > 0 {
@@ -394,7 +397,10 @@ impl World {
             // Beside what was acknowledged it may see what a process has logged that died before it could acknowledge.
             let mut seen = self.processes[at].seen[inode].iter();
             let sees = |id: &u8| seen.any(|it| it == id);
-            assert!(self.ghost[inode].iter().all(sees), "a call does not see what was done");
+            assert!(
+                self.ghost[inode].iter().all(sees),
+                "a call does not see what was done"
+            );
             if CALLS[call][inode] == WRITE {
                 let record = self.processes[at].log.last().expect("the call has logged it");
                 self.ghost[inode].push(record.id);
@@ -450,7 +456,11 @@ impl World {
             process.durable = process.log.len();
         }
         process.held[inode] = if keeps_shared { READ } else { None };
-        let position = if is_fast { process.durable } else { process.log.len() };
+        let position = if is_fast {
+            process.durable
+        } else {
+            process.log.len()
+        };
         let given = Given {
             inode: INODES[inode],
             keeps_shared,
@@ -578,7 +588,10 @@ impl World {
             for inode in 0..2 {
                 let mut there = found[inode].iter();
                 let is_there = |id: &u8| there.any(|it| it == id);
-                assert!(self.ghost[inode].iter().all(is_there), "a crash loses what was done");
+                assert!(
+                    self.ghost[inode].iter().all(is_there),
+                    "a crash loses what was done"
+                );
             }
         }
         let there: BTreeSet<u8> = found.iter().flatten().copied().collect();
@@ -588,7 +601,10 @@ impl World {
                 let is_whole = !record.changes[inode] || found[inode].contains(&record.id);
                 let seen = record.seen[inode].iter();
                 let has_all = seen.clone().all(|id| found[inode].contains(id));
-                assert!(is_whole && has_all, "a crash leaves what was built on what it loses");
+                assert!(
+                    is_whole && has_all,
+                    "a crash leaves what was built on what it loses"
+                );
             }
         }
     }
@@ -672,7 +688,10 @@ fn explore(setup: Setup) -> Result<usize, String> {
                 let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
                 let history = found.history(from);
-                return Err(format!("{} by {action:?} after {history:?}", text.unwrap_or_default()));
+                return Err(format!(
+                    "{} by {action:?} after {history:?}",
+                    text.unwrap_or_default()
+                ));
             }
             let (to, is_new) = found.number(&next, (from, Some(action)));
             found.before[to as usize].push(from);
@@ -683,7 +702,10 @@ fn explore(setup: Setup) -> Result<usize, String> {
     }
     match found.stuck() {
         None => Ok(found.before.len()),
-        Some(state) => Err(format!("somebody waits for ever after {:?}", found.history(state))),
+        Some(state) => Err(format!(
+            "somebody waits for ever after {:?}",
+            found.history(state)
+        )),
     }
 }
 
@@ -772,9 +794,7 @@ fn a_rule_that_is_not_kept_is_noticed() {
             broken,
             ..SETUP
         };
-        let found = events(setup)
-            .into_iter()
-            .find_map(|setup| explore(setup).err());
+        let found = events(setup).into_iter().find_map(|setup| explore(setup).err());
         println!("{broken:?}: {found:?}");
         assert!(found.is_some(), "{broken:?} passes");
     }
