@@ -390,8 +390,8 @@ impl World {
         if self.processes[at].is_fenced && self.setup.broken != Broken::Unfenced {
             return self.die(at);
         }
-        for inode in 0..2 {
-            if CALLS[call][inode].is_none() {
+        for (inode, mode) in CALLS[call].into_iter().enumerate() {
+            if mode.is_none() {
                 continue;
             }
             // Beside what was acknowledged it may see what a process has logged that died before it could acknowledge.
@@ -401,7 +401,7 @@ impl World {
                 self.ghost[inode].iter().all(sees),
                 "a call does not see what was done"
             );
-            if CALLS[call][inode] == WRITE {
+            if mode == WRITE {
                 let record = self.processes[at].log.last().expect("the call has logged it");
                 self.ghost[inode].push(record.id);
             }
@@ -585,22 +585,18 @@ impl World {
 
     fn check_found(&self, found: &[Vec<u8>; 2]) {
         if !self.setup.is_ordered {
-            for inode in 0..2 {
-                let mut there = found[inode].iter();
+            for (found, ghost) in found.iter().zip(&self.ghost) {
+                let mut there = found.iter();
                 let is_there = |id: &u8| there.any(|it| it == id);
-                assert!(
-                    self.ghost[inode].iter().all(is_there),
-                    "a crash loses what was done"
-                );
+                assert!(ghost.iter().all(is_there), "a crash loses what was done");
             }
         }
         let there: BTreeSet<u8> = found.iter().flatten().copied().collect();
         let records = self.processes.iter().flat_map(|process| &process.log);
         for record in records.filter(|record| there.contains(&record.id)) {
-            for inode in 0..2 {
-                let is_whole = !record.changes[inode] || found[inode].contains(&record.id);
-                let seen = record.seen[inode].iter();
-                let has_all = seen.clone().all(|id| found[inode].contains(id));
+            for (inode, found) in found.iter().enumerate() {
+                let is_whole = !record.changes[inode] || found.contains(&record.id);
+                let has_all = record.seen[inode].iter().all(|id| found.contains(id));
                 assert!(
                     is_whole && has_all,
                     "a crash leaves what was built on what it loses"
