@@ -225,8 +225,9 @@ impl Tiers {
     /// A unit was read or written, of which the data are on a tier. Its file is pinned, or not.
     pub fn touch(&mut self, unit: Unit, tier: Tier, pin: Option<Tier>) {
         let round = self.round;
-        if !self.heats.contains_key(&unit) && self.heats.len() >= self.options.units_max {
-            self.forget_one();
+        let is_known = self.heats.contains_key(&unit);
+        if !is_known && self.heats.len() >= self.options.units_max && !self.forget_one() {
+            return;
         }
         let heat = self.heats.entry(unit).or_insert(Heat { touches: 0, round });
         heat.touches = (decayed(heat, round) + 1).min(HEAT_MAX);
@@ -250,14 +251,14 @@ impl Tiers {
         self.heats.get(&unit).map_or(0, |heat| decayed(heat, self.round))
     }
 
-    /// Forgets the coldest one of a few units.
-    fn forget_one(&mut self) {
+    /// Forgets the coldest one of a few units, unless each of them is hotter than one that was touched once. The next search goes on behind.
+    fn forget_one(&mut self) -> bool {
         let behind = self.heats.range(self.hand..).chain(&self.heats).take(SEARCH);
         let heats = behind.map(|(unit, heat)| (decayed(heat, self.round), heat.round, *unit));
         let heats: Vec<_> = heats.collect();
-        let coldest = heats.iter().min().map(|(_, _, unit)| *unit);
         self.hand = heats.last().map_or((0, 0), |(_, _, unit)| (unit.0, unit.1 + 1));
-        coldest.map(|unit| self.heats.remove(&unit));
+        let coldest = heats.iter().min().filter(|(heat, _, _)| *heat <= 1);
+        coldest.is_some_and(|(_, _, unit)| self.heats.remove(unit).is_some())
     }
 
     /// A file is deleted.
