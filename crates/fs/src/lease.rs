@@ -1,21 +1,20 @@
 //! Leases: which process may read and change which inode (Strata §3.4), as one machine of the daemon that digests logs.
 //!
-//! A process asks for all leases of a call at once ([`Input::Ask`]). Requests are granted in the order in which they came, as far as they
-//! want the same inodes, and each as a whole. So a request waits for older ones only, and no two wait for each other. A process that waits
-//! gives back whatever it is asked for, and a process that has got what it asked for makes its call before it gives anything back:
-//! so each hand-over is worth a call.
+//! A process asks for all leases of a call at once ([`Input::Ask`]). Requests that want the same inode are granted in the order in which they came, and
+//! each as a whole. A request therefore waits for older ones only, and none wait in a circle. While a process waits, it gives back the leases
+//! that it is asked for. A process with a granted request makes its call before it gives anything back. So each hand-over is worth a call.
 //!
-//! What a process has changed goes to nobody else before the digest has it, up to the position that the holder tells when it gives the lease
-//! back. So of each inode only one log has records that are not in the tree, and after a crash logs may be digested in any order.
+//! The changes of a process go to nobody else before the digest has them, up to the position that the holder tells when it gives the lease
+//! back. So of each inode only one log has records that are not in the tree, and logs may be digested in any order after a crash.
 //!
-//! A holder that is dead, or does not answer in time, is closed ([`Output::Close`]): all of its log is digested, and what it writes later does not
+//! A holder that is dead, or does not answer in time, is closed ([`Output::Close`]): all of its log is digested, and its later writes do not
 //! count. Then its leases are free. So nobody waits for ever.
 //!
-//! A lease is of one inode. What is below a directory is not part of it, as a file may be in several directories. Creating is cheap nevertheless:
+//! A lease is of one inode. A directory's does not cover the files in it, as a file may be in several directories. Creating is cheap nevertheless:
 //! the numbers that a process was given for new inodes ([`Input::Numbers`]) are its own until another process asks for one of them.
 //!
-//! [`Leases::refresh`] brings what the digest lets a log do ([`Grants`]) up to what its process holds. Permissions are for the driver: it looks
-//! when a request is granted ([`Input::Admit`]).
+//! [`Leases::refresh`] brings the rights of a log in the digest ([`Grants`]) up to what its process holds. Permissions are for the driver: it looks
+//! when a request is granted ([`Input::Admit`]). The rules for clients and drivers are in docs/file-system-leases.md.
 
 use crate::grants::{Grants, Rights};
 use base::{Duration, Instant, Machine};
@@ -32,7 +31,7 @@ pub const WANTS_MAX: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client(pub u64);
 
-/// What a lease is good for.
+/// The use of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Reading. Several may have it.
