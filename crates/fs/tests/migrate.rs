@@ -6,17 +6,16 @@ mod program;
 use base::Rng;
 use common::{Disks, Event, assert_clean};
 use fs::check::{Depth, Meaning, check_to};
-use fs::files::{Body, Files};
+use fs::files::Body;
 use fs::format::{BLOCK_BYTES, Key, Kind, Place, ROOT_INODE, Tier};
 use fs::grants::Reason;
 use fs::inode::Time;
 use fs::migrate::{Move, Moved, Target};
 use fs::op::{Action, Entry, Op};
-use fs::overlay::{Below, Overlay};
 use fs::tier::{Found, Options, Tiers, Unit, Usage};
 use fs::tree::{Tree, View};
 use fs::value::{ExtentRecord, Run};
-use process::{Rig, assert_attributes};
+use process::{Rig, assert_files};
 use program::Program;
 use std::collections::BTreeMap;
 
@@ -40,35 +39,6 @@ fn blocks_on(extents: &Extents, device: u8) -> u64 {
         .values()
         .filter(|extent| extent.run.place.device() == device);
     there.map(|extent| extent.run.blocks).sum()
-}
-
-/// Files have what the model has.
-fn assert_files(tree: &mut Tree, disks: &Disks, files: &Files, what: &str) {
-    let overlay = Overlay::new(tree_mark(disks));
-    let mut below = Below {
-        tree,
-        media: disks,
-        view: View::Pending,
-    };
-    for (number, model) in files.inodes() {
-        let inode = overlay.inode(&mut below, number).expect("it is whole");
-        assert_attributes(&inode.expect("it is there"), model, what);
-        if let Body::File(content) = &model.body {
-            assert_eq!(inode.expect("it is there").blocks, content.blocks(), "{what}");
-            let mut bytes = vec![0; model.size as usize];
-            overlay
-                .read(&mut below, (number, 0), &mut bytes)
-                .unwrap_or_else(|error| panic!("{what}: inode {number}: {error}"));
-            let of_model = files.read(number, 0, bytes.len()).expect("it is a file");
-            assert!(bytes == of_model, "{what}: inode {number} has another content");
-        }
-    }
-}
-
-fn tree_mark(disks: &Disks) -> u64 {
-    fs::media::Volume::read(disks)
-        .expect("superblocks are whole")
-        .mark
 }
 
 const DOWN: Target = Target {

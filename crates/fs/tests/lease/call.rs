@@ -1,6 +1,8 @@
 //! Calls of a process that has leases: what they need, and what they do.
 
+use crate::process::assert_inode;
 use base::Rng;
+use fs::files::Files;
 use fs::lease::{MOVES, Mode};
 use fs::media::Media;
 use fs::op::{Action, Entry, Fate, Op, Target};
@@ -74,6 +76,12 @@ impl Sight<'_> {
             view: View::Pending,
         };
         (self.overlay, below)
+    }
+
+    /// An inode is as the model has it.
+    pub fn verify(&mut self, files: &Files, inode: u64) {
+        let (overlay, mut below) = self.below();
+        assert_inode((overlay, &mut below), files, inode, "a call");
     }
 
     pub fn lookup(&mut self, name: Name) -> Option<u64> {

@@ -2,13 +2,13 @@
 
 use super::call::{Call, DIRECTORIES, Sight, create, inodes_of};
 use crate::common::{Disks, assert_clean, make};
-use crate::process::{First, assert_attributes, write_at};
+use crate::process::{First, write_at};
 use crate::program;
 use base::{Duration, Instant, Machine, Rng};
 use fs::check::{Depth, check_to};
 use fs::digest::{Batch, digest};
 use fs::edit::Room;
-use fs::files::{Body, Files};
+use fs::files::Files;
 use fs::format::{Key, Kind, Place, ROOT_INODE, Root};
 use fs::grants::{Grants, Reason, Rights};
 use fs::inode::{Inode, Time};
@@ -606,7 +606,7 @@ impl World {
             let of_model = self.files.lookup(name.0, &[b'a' + name.1]).ok();
             assert_eq!(found, of_model, "{call:?}");
             for inode in [Some(name.0), found].into_iter().flatten() {
-                assert_inode(&mut sight, &self.files, inode);
+                sight.verify(&self.files, inode);
             }
         }
     }
@@ -783,7 +783,7 @@ impl World {
                 held: &BTreeMap::new(),
             };
             for (inode, _) in self.files.inodes() {
-                assert_inode(&mut sight, &self.files, inode);
+                sight.verify(&self.files, inode);
             }
         }
     }
@@ -802,33 +802,4 @@ fn recover(tree: &mut Tree, disks: &mut Disks, log: u64) {
     let batch = Batch::new((log, record.nonce, record.digested), &frames);
     let report = digest(tree, disks, batch, (&mut grants, &[0])).expect("it is the next batch");
     assert_eq!(report.refused, [], "log {log}");
-}
-
-/// An inode is as the model has it.
-fn assert_inode(sight: &mut Sight<'_>, files: &Files, number: u64) {
-    let model = files.inode(number).expect("the model has it");
-    let (overlay, mut below) = sight.below();
-    let inode = overlay.inode(&mut below, number).expect("it is whole");
-    let what = format!("inode {number}");
-    assert_attributes(
-        &inode.unwrap_or_else(|| panic!("{what} is missing")),
-        model,
-        &what,
-    );
-    match &model.body {
-        Body::Directory { entries, .. } => {
-            let listed = overlay.list(&mut below, (number, 0), 100).expect("it is whole");
-            let listed: BTreeMap<_, _> = listed.into_iter().map(|it| (it.name, it.inode)).collect();
-            assert_eq!(listed, *entries, "{what}");
-        }
-        Body::File(_) => {
-            let mut bytes = vec![0; model.size as usize];
-            overlay
-                .read(&mut below, (number, 0), &mut bytes)
-                .expect("it is whole");
-            let of_model = files.read(number, 0, bytes.len()).expect("it is a file");
-            assert!(bytes == of_model, "{what}: another content");
-        }
-        Body::Link(_) | Body::Special => panic!("{what} is neither"),
-    }
 }
