@@ -213,6 +213,8 @@ struct Lease {
     written: Option<Written>,
     /// Requests that wait, the oldest one first, with what they want.
     queue: BTreeMap<u64, Mode>,
+    /// Those of them that want it exclusively.
+    writers: BTreeSet<u64>,
     /// Processes that have it open, and gave the lease back.
     open: BTreeSet<Client>,
 }
@@ -225,8 +227,36 @@ impl Lease {
 
     /// Whether no older request is in the way of one.
     fn is_first(&self, ticket: u64, mode: Mode) -> bool {
-        let mut older = self.queue.range(..ticket);
-        older.all(|(_, other)| mode.bears(*other))
+        let first = match mode {
+            Mode::Shared => self.writers.first(),
+            Mode::Exclusive => self.queue.keys().next(),
+        };
+        first.is_none_or(|first| *first >= ticket)
+    }
+
+    /// Requests with no older one in the way: a writer, or the readers up to the next writer.
+    fn first(&self) -> Vec<u64> {
+        let writer = self.writers.first().copied();
+        let mut queue = self.queue.keys().copied();
+        match queue.next().filter(|first| Some(*first) == writer) {
+            Some(writer) => vec![writer],
+            None => {
+                let readers = self.queue.range(..writer.unwrap_or(u64::MAX));
+                readers.map(|(ticket, _)| *ticket).collect()
+            }
+        }
+    }
+
+    fn enter(&mut self, ticket: u64, mode: Mode) {
+        self.queue.insert(ticket, mode);
+        if mode == Mode::Exclusive {
+            self.writers.insert(ticket);
+        }
+    }
+
+    fn leave(&mut self, ticket: u64) {
+        self.queue.remove(&ticket);
+        self.writers.remove(&ticket);
     }
 }
 
@@ -261,6 +291,9 @@ pub struct Leases {
     leases: BTreeMap<u64, Lease>,
     /// Numbers for new inodes that nobody else has asked for: the first, the one behind the last, and whose they are.
     numbers: BTreeMap<u64, (u64, Client)>,
+    /// Numbers that others have asked for, and whose they were. A process that lies may create the inode nevertheless, and the digest then lets it
+    /// change what it has created until somebody else gets it.
+    origins: BTreeMap<u64, Client>,
     waiting: BTreeMap<u64, Waiting>,
     next_ticket: u64,
     /// How many there were.
@@ -279,6 +312,7 @@ impl Leases {
             processes: BTreeMap::new(),
             leases: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            origins: BTreeMap::new(),
             waiting: BTreeMap::new(),
             next_ticket: 0,
             grants: 0,
@@ -376,6 +410,7 @@ impl Leases {
         let first = self.numbers.range(..=inode).next_back().map(|(first, _)| *first);
         let first = first.expect("the number is in a range");
         let (end, _) = self.numbers.remove(&first).expect("it was found");
+        self.origins.insert(inode, client);
         for (from, to) in [(first, inode), (inode + 1, end)] {
             if from < to {
                 self.numbers.insert(from, (to, client));
@@ -394,7 +429,7 @@ impl Leases {
         process.changed.insert(inode);
     }
 
-    fn ask(&mut self, client: Client, request: u64, wants: &[(u64, Mode)]) {
+    fn ask(&mut self, now: Instant, (client, request): (Client, u64), wants: &[(u64, Mode)]) {
         let mut modes = BTreeMap::new();
         for &(inode, mode) in wants {
             let wanted = modes.entry(inode).or_insert(mode);
@@ -414,8 +449,7 @@ impl Leases {
             if self.owner(inode).is_some_and(|owner| owner != client) {
                 self.disown(inode);
             }
-            self.leases.entry(inode).or_default().queue.insert(ticket, mode);
-            self.work.insert(inode);
+            self.leases.entry(inode).or_default().enter(ticket, mode);
         }
         let wants = modes.into_iter().collect();
         let waiting = Waiting {
@@ -424,23 +458,14 @@ impl Leases {
             wants,
         };
         self.waiting.insert(ticket, waiting);
+        self.step(now, ticket);
     }
 
     /// Lets requests go on as far as they can.
     fn go_on(&mut self, now: Instant) {
         while let Some(inode) = self.work.pop_first() {
-            let queue = self.leases.get(&inode).into_iter().flat_map(|lease| &lease.queue);
-            let (mut first, mut is_first) = (Vec::new(), true);
-            for (&ticket, &mode) in queue {
-                // One writer, or readers up to the next writer.
-                is_first &= first.is_empty() || mode == Mode::Shared;
-                if !is_first {
-                    break;
-                }
-                first.push(ticket);
-                is_first &= mode == Mode::Shared;
-            }
-            for ticket in first {
+            let first = self.leases.get(&inode).map(Lease::first);
+            for ticket in first.into_iter().flatten() {
                 self.step(now, ticket);
             }
             if self.leases.get(&inode).is_some_and(Lease::is_empty) {
@@ -489,7 +514,7 @@ impl Leases {
         for &(inode, mode) in &waiting.wants {
             let is_own = self.owner(inode) == Some(client);
             let lease = self.leases.get_mut(&inode).expect("its queue has the request");
-            lease.queue.remove(&ticket);
+            lease.leave(ticket);
             self.work.insert(inode);
             let held = lease.holders.get_mut(&client);
             if let Some(held) = held.filter(|held| held.mode >= mode) {
@@ -511,6 +536,9 @@ impl Leases {
             lease.holders.insert(client, held);
             if mode == Mode::Exclusive {
                 fresh.push(inode);
+            }
+            if let Some(origin) = self.origins.get(&inode).copied() {
+                self.changed(origin, inode);
             }
             let process = self.process(client);
             process.inodes.insert(inode);
@@ -691,7 +719,7 @@ impl Leases {
         for ticket in core::mem::take(&mut process.requests) {
             let waiting = self.waiting.remove(&ticket).expect("the request waits");
             for (inode, _) in waiting.wants {
-                self.leases.entry(inode).or_default().queue.remove(&ticket);
+                self.leases.entry(inode).or_default().leave(ticket);
                 self.work.insert(inode);
             }
         }
@@ -703,6 +731,7 @@ impl Leases {
             return;
         };
         self.numbers.retain(|_, (_, owner)| *owner != client);
+        self.origins.retain(|_, origin| *origin != client);
         for inode in process.inodes {
             let Some(lease) = self.leases.get_mut(&inode) else {
                 continue;
@@ -775,7 +804,7 @@ impl Machine for Leases {
                 client,
                 request,
                 wants,
-            } if is_open(&client) => self.ask(client, request, &wants),
+            } if is_open(&client) => self.ask(now, (client, request), &wants),
             Input::Admit(client, inode, rights) if is_open(&client) => {
                 self.admit(client, inode, Some(rights))
             }

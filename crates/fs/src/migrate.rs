@@ -8,8 +8,8 @@
 //! content changes. A damaged block stays where it is, with its extent, and is told: a copy would pass for whole.
 
 use crate::edit::Room;
-use crate::format::{Key, Kind, Place};
-use crate::media::{Error, Media, read_block};
+use crate::format::{BLOCK_BYTES, Key, Kind, Place};
+use crate::media::{Error, Media};
 use crate::patch::{Extents, Places};
 use crate::tree::{Tree, View};
 use crate::value::{ExtentRecord, Run};
@@ -60,6 +60,24 @@ struct Piece {
     to: Vec<Run>,
     /// The first damaged block of it.
     damage: Option<Damaged>,
+}
+
+impl Piece {
+    /// Reads its blocks. The first one that is not what the tree says, if there is one.
+    fn read(&self, media: &dyn Media, bytes: &mut [u8]) -> Option<Damaged> {
+        let is_read = media.read(self.extent.run.place, bytes).is_ok();
+        let blocks = bytes.chunks_mut(BLOCK_BYTES).zip(&self.extent.crcs);
+        for ((bytes, crc), index) in blocks.zip(0..) {
+            let place = self.extent.run.place.plus(index);
+            // One block that does not read fails all of them.
+            let is_read = is_read || media.read(place, bytes).is_ok();
+            if !is_read || crc32c::crc32c(bytes) != *crc {
+                let (inode, block) = (self.inode, self.first + index);
+                return Some(Damaged { inode, block, place });
+            }
+        }
+        None
+    }
 }
 
 /// A move that is under way.
@@ -129,19 +147,24 @@ impl Move {
     /// # Errors
     /// The other device does not write: [give the move up](Self::give_up).
     pub fn copy(&mut self, media: &mut dyn Media) -> Result<(), Error> {
-        for piece in &mut self.pieces {
-            let mut to = piece.to.iter().flat_map(|run| places_of(*run));
-            let from = places_of(piece.extent.run);
-            for ((place, crc), block) in from.zip(&piece.extent.crcs).zip(piece.first..) {
-                let to = to.next().expect("there is a place for each block");
-                let read = read_block(media, place).ok();
-                let Some(data) = read.filter(|data| crc32c::crc32c(&data[..]) == *crc) else {
-                    let inode = piece.inode;
-                    piece.damage = Some(Damaged { inode, block, place });
-                    break;
-                };
-                let written = media.write(to, &data[..]);
-                written.map_err(|error| Error::Media { place: to, error })?;
+        let mut bytes = vec![0; ExtentRecord::BLOCKS_MAX as usize * BLOCK_BYTES];
+        for piece in self
+            .pieces
+            .iter_mut()
+            .filter(|piece| !piece.extent.is_unwritten())
+        {
+            let bytes = &mut bytes[..piece.extent.run.blocks as usize * BLOCK_BYTES];
+            piece.damage = piece.read(media, bytes);
+            if piece.damage.is_some() {
+                continue;
+            }
+            let mut rest = &bytes[..];
+            for run in &piece.to {
+                let (part, behind) = rest.split_at(run.blocks as usize * BLOCK_BYTES);
+                let place = run.place;
+                let written = media.write(place, part);
+                written.map_err(|error| Error::Media { place, error })?;
+                rest = behind;
             }
         }
         Ok(())
@@ -227,10 +250,6 @@ impl Move {
 
 fn is_first(run: Run) -> bool {
     run.place.device() == 0
-}
-
-fn places_of(run: Run) -> impl Iterator<Item = Place> {
-    (0..run.blocks).map(move |at| run.place.plus(at))
 }
 
 /// Reserves up to so many blocks, in runs that are long enough.

@@ -266,3 +266,23 @@ fn two_requests_for_the_same_two_inodes_do_not_wait_for_each_other() {
     };
     assert_eq!(granted(&rig.tell(Input::Give(B, given))), [A]);
 }
+
+/// A number that was asked for is given back, and its inode created all the same: by a process that lies.
+#[test]
+fn a_process_that_creates_what_it_gave_back_may_not_change_what_others_get() {
+    let mut rig = Rig::new(Options::default());
+    let mut grants = Grants::default();
+    rig.tell(Input::Numbers(A, 5..10));
+    assert_eq!(rig.ask(B, EXCLUSIVE), [revoke(A, false)]);
+    assert_eq!(granted(&rig.give(A, 0, false)), [B]);
+    rig.tell(Input::Deny(B, FILE));
+    rig.leases.refresh(A, &mut grants);
+    // The digest of its creation.
+    grants.leases.insert(FILE, Rights::ALL);
+    assert_eq!(rig.grants(A, &mut grants), Some(Rights::ALL));
+    for mode in [Mode::Shared, Mode::Exclusive] {
+        assert_eq!(granted(&rig.ask(C, &[(FILE, mode)])), [C]);
+        assert_eq!(rig.grants(A, &mut grants), None);
+        grants.leases.insert(FILE, Rights::ALL);
+    }
+}

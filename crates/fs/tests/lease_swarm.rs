@@ -66,6 +66,7 @@ fn a_swarm_notices_a_rule_that_is_not_kept() {
         Broken::OneRoot,
         Broken::Unmoved,
         Broken::Undurable,
+        Broken::Stale,
     ];
     for broken in rules {
         let noticed = (0..400).find(|seed| catch_unwind(AssertUnwindSafe(|| run(*seed, broken))).is_err());

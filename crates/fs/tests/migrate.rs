@@ -250,7 +250,11 @@ fn a_damaged_block_stays_where_it_is_and_is_told() {
         };
         let index = seed % extent.run.blocks;
         let (block, place) = (first + index, extent.run.place.plus(index));
-        rig.disks.data.get_mut(&place).expect("it was written")[77] ^= 4;
+        let is_flipped = seed % 2 == 0;
+        match is_flipped {
+            true => rig.disks.data.get_mut(&place).expect("it was written")[77] ^= 4,
+            false => rig.disks.unread = Some(place),
+        }
         let result = run(&mut rig, &files_of(&program), DOWN);
         let told: Vec<_> = result
             .damaged
@@ -263,9 +267,16 @@ fn a_damaged_block_stays_where_it_is_and_is_told() {
         assert_eq!(blocks_on(&after, 0), extent.run.blocks, "and all others go");
         let findings = check_to(&rig.disks, Depth::Data).findings;
         assert_eq!(findings.len(), 1, "{findings:?}");
-        assert_eq!(findings[0].meaning, Meaning::Data { inode, block });
+        let expected = match is_flipped {
+            true => Meaning::Data { inode, block },
+            false => Meaning::Unread(base::MediaError::Io),
+        };
+        assert_eq!(findings[0].meaning, expected);
         // The block is not lost: if it reads again, so does the file.
-        rig.disks.data.get_mut(&place).expect("it was written")[77] ^= 4;
+        match is_flipped {
+            true => rig.disks.data.get_mut(&place).expect("it was written")[77] ^= 4,
+            false => rig.disks.unread = None,
+        }
         assert_files(&mut rig.tree, &rig.disks, &program.files, "mended");
         damages += 1;
     }

@@ -37,6 +37,8 @@ pub struct Disks {
     pub records: bool,
     /// Writes and flushes until one fails.
     pub fails_in: Option<u64>,
+    /// A block that cannot be read.
+    pub unread: Option<Place>,
 }
 
 impl Disks {
@@ -86,9 +88,14 @@ impl Media for Disks {
         if blocks.is_none_or(|blocks| place.number() >= *blocks) {
             return Err(MediaError::OutOfRange);
         }
-        match self.data.get(&place) {
-            Some(block) => bytes.copy_from_slice(&block[..]),
-            None => bytes.fill(0),
+        for (bytes, at) in bytes.chunks_mut(BLOCK_BYTES).zip(0..) {
+            if self.unread == Some(place.plus(at)) {
+                return Err(MediaError::Io);
+            }
+            match self.data.get(&place.plus(at)) {
+                Some(block) => bytes.copy_from_slice(&block[..]),
+                None => bytes.fill(0),
+            }
         }
         Ok(())
     }
@@ -99,11 +106,13 @@ impl Media for Disks {
             place.number() < self.blocks[usize::from(place.device())],
             "{place} is outside"
         );
-        let block: Box<Block> = Box::new(bytes.try_into().expect("whole blocks"));
-        if self.records {
-            self.events.push(Event::Write(place, block.clone()));
+        for (bytes, at) in bytes.chunks(BLOCK_BYTES).zip(0..) {
+            let block: Box<Block> = Box::new(bytes.try_into().expect("whole blocks"));
+            if self.records {
+                self.events.push(Event::Write(place.plus(at), block.clone()));
+            }
+            self.data.insert(place.plus(at), block);
         }
-        self.data.insert(place, block);
         Ok(())
     }
 

@@ -33,6 +33,16 @@ pub fn entry((directory, name): Name) -> Entry<'static> {
 }
 
 impl Call {
+    /// A directory goes to another one.
+    pub fn random_move(rng: &mut Rng) -> Self {
+        let mut name = || (DIRECTORIES[rng.below(7) as usize], 2 + rng.below(2) as u8);
+        let (from, to) = (name(), name());
+        match from == to {
+            true => Self::Read(from),
+            false => Self::Rename(from, to),
+        }
+    }
+
     pub fn random(rng: &mut Rng) -> Self {
         let mut name = || (rng.between(1, 7), rng.below(NAMES) as u8);
         let (first, second) = (name(), name());

@@ -33,6 +33,8 @@ pub enum Broken {
     Unmoved,
     /// A process gives a lease back before its log is durable.
     Undurable,
+    /// A process goes on to read from memory what was digested.
+    Stale,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -434,7 +436,9 @@ impl World {
         );
         let report = report.expect("it is the next batch");
         process.digested += frames.len() as u64;
-        process.overlay.digested(process.digested);
+        if self.setup.broken != Broken::Stale {
+            process.overlay.digested(process.digested);
+        }
         self.commit();
         self.processes[at].writer.consumed(end);
         self.tell(Input::Digested(client, end));
@@ -480,7 +484,10 @@ impl World {
         }
         match process.state {
             State::Idle if !self.is_quiet => {
-                let call = Call::random(&mut self.rng);
+                let call = match self.setup.broken {
+                    Broken::Unmoved => Call::random_move(&mut self.rng),
+                    _ => Call::random(&mut self.rng),
+                };
                 self.begin(at, call);
             }
             State::Waiting(_) if process.is_fenced => self.die(at),
