@@ -372,6 +372,10 @@ impl World {
     /// Each call ends, or its process is closed.
     pub fn settle(&mut self) {
         self.is_quiet = true;
+        // One that nobody asks for anything would sleep for ever.
+        self.processes
+            .iter_mut()
+            .for_each(|process| process.is_silent = false);
         let waits = |process: &Process| matches!(process.state, State::Waiting(_) | State::Ready(_));
         for _ in 0..20_000 {
             self.step();
