@@ -286,3 +286,25 @@ fn a_process_that_creates_what_it_gave_back_may_not_change_what_others_get() {
         grants.leases.insert(FILE, Rights::ALL);
     }
 }
+
+#[test]
+fn a_holder_that_keeps_a_shared_lease_changes_nothing_more() {
+    let mut rig = Rig::new(Options::default());
+    let mut grants = Grants::default();
+    rig.ask(A, EXCLUSIVE);
+    rig.tell(Input::Admit(A, FILE, DATA));
+    rig.ask(B, SHARED);
+    assert_eq!(rig.pass(rig.options.hold), [revoke(A, true)]);
+    let given = Given {
+        inode: FILE,
+        keeps_shared: true,
+        position: 100,
+        is_open: false,
+        grant: u64::MAX,
+    };
+    assert_eq!(rig.tell(Input::Give(A, given)), [Output::Digest(A, 100)]);
+    assert_eq!(rig.grants(A, &mut grants), Some(DATA));
+    assert_eq!(granted(&rig.tell(Input::Digested(A, 100))), [B]);
+    assert_eq!(rig.leases.mode(A, FILE), Some(Mode::Shared));
+    assert_eq!(rig.grants(A, &mut grants), None);
+}

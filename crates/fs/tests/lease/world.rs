@@ -675,9 +675,8 @@ impl World {
         self.write_log(at);
         assert_eq!(self.digest(at, u64::MAX), []);
         let process = &mut self.processes[at];
-        self.leases.refresh(process.client, &mut process.grants);
         let mut inodes = self.files.inodes().map(|(number, _)| number);
-        let foreign = inodes.find(|inode| !process.grants.leases.contains_key(inode));
+        let foreign = inodes.find(|inode| self.leases.mode(process.client, *inode) != Some(Mode::Exclusive));
         drop(inodes);
         let Some(inode) = foreign else {
             return;
