@@ -3,6 +3,7 @@
 //!
 //! A call is an [`op::Op`]; its record goes to a [`log`]. The [`digest`] applies what [`coalesce`] keeps of records to the [`tree`], as far as
 //! [`grants`] let it. A process reads through its [`overlay`]. [`check`] looks at what is on the media. [`files`] is the model of all that.
+//! Processes share files by [`lease`]s. [`tier`] says which data belong on which device, and [`migrate`] moves them.
 //!
 //! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
 #![forbid(unsafe_code)]
