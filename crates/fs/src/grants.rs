@@ -61,7 +61,7 @@ impl From<Errno> for Fault {
 }
 
 /// What a lease of an inode lets its holder change. Whoever gives the lease looks at permissions then, as `open` does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {
     /// A file's content and size, and attributes of users: it is open for writing.
     pub data: bool,
@@ -81,7 +81,7 @@ impl Rights {
 }
 
 /// What a log may do.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Grants {
     /// The user of the process. Root may give files away, make devices, and set what only root sets.
     pub uid: u32,

@@ -473,9 +473,20 @@ impl Patch {
 }
 
 /// Reserved blocks, of which parts are taken in order.
-struct Places(Vec<Run>);
+pub(crate) struct Places(pub(crate) Vec<Run>);
 
 impl Places {
+    /// So many blocks, which are there.
+    pub(crate) fn take_all(&mut self, blocks: u64) -> Vec<Run> {
+        let (mut runs, mut left) = (Vec::new(), blocks);
+        while left > 0 {
+            let run = self.take(left);
+            left -= run.blocks;
+            runs.push(run);
+        }
+        runs
+    }
+
     /// Up to so many blocks one behind the other.
     fn take(&mut self, blocks: u64) -> Run {
         let run = self.0.first_mut().expect("as many were reserved as are needed");
@@ -494,10 +505,10 @@ impl Places {
 
 /// New extents, in order. What goes on where another one ends is joined with it.
 #[derive(Default)]
-struct Extents(Vec<(u64, ExtentRecord)>);
+pub(crate) struct Extents(pub(crate) Vec<(u64, ExtentRecord)>);
 
 impl Extents {
-    fn push(&mut self, first: u64, run: Run, sums: &[u32]) {
+    pub(crate) fn push(&mut self, first: u64, run: Run, sums: &[u32]) {
         match self.0.last_mut() {
             Some((before, extent)) if goes_on((*before, extent), first, (run, sums)) => {
                 extent.run.blocks += run.blocks;

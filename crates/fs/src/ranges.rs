@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::collections::BTreeMap;
 
 /// A set of numbers. Its ranges neither overlap nor touch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {

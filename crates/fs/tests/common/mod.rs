@@ -37,6 +37,8 @@ pub struct Disks {
     pub records: bool,
     /// Writes and flushes until one fails.
     pub fails_in: Option<u64>,
+    /// A block that cannot be read.
+    pub unread: Option<Place>,
 }
 
 impl Disks {
@@ -88,6 +90,9 @@ impl Media for Disks {
             if blocks.is_none_or(|blocks| place.number() >= *blocks) {
                 return Err(MediaError::OutOfRange);
             }
+            if self.unread == Some(place) {
+                return Err(MediaError::Io);
+            }
             match self.data.get(&place) {
                 Some(block) => piece.copy_from_slice(&block[..]),
                 None => piece.fill(0),
@@ -102,11 +107,13 @@ impl Media for Disks {
             place.number() < self.blocks[usize::from(place.device())],
             "{place} is outside"
         );
-        let block: Box<Block> = Box::new(bytes.try_into().expect("whole blocks"));
-        if self.records {
-            self.events.push(Event::Write(place, block.clone()));
+        for (bytes, at) in bytes.chunks(BLOCK_BYTES).zip(0..) {
+            let block: Box<Block> = Box::new(bytes.try_into().expect("whole blocks"));
+            if self.records {
+                self.events.push(Event::Write(place.plus(at), block.clone()));
+            }
+            self.data.insert(place.plus(at), block);
         }
-        self.data.insert(place, block);
         Ok(())
     }
 

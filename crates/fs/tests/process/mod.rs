@@ -9,15 +9,17 @@ use crate::program::block;
 use base::{Device, MediaError};
 use fs::digest::{Batch, DigestError, Report, digest};
 use fs::edit::Room;
-use fs::files::Inode as ModelInode;
+use fs::files::{Body, Files, Inode as ModelInode};
 use fs::format::{BLOCK_BYTES, Key, Kind, Place, ROOT_INODE};
 use fs::grants::{Grants, Rights};
 use fs::inode::Inode;
 use fs::log::{Frame, Next, Options, Reader, Ring, Ticket, Writer};
 use fs::media::{Media, Volume};
 use fs::op::{Action, Op};
+use fs::overlay::{Below, Overlay};
 use fs::tree::{Tree, View};
 use fs::value::{LogRecord, Run};
+use std::collections::BTreeMap;
 
 pub const NONCE: u64 = 0x0102_0304_0506_0708;
 pub const LOG: u64 = 1;
@@ -257,4 +259,51 @@ pub fn assert_attributes(inode: &Inode, model: &ModelInode, what: &str) {
         inode.btime,
     );
     assert_eq!(found, of_model, "{what}");
+}
+
+/// The tree has the model's files: what a process reads that has logged nothing.
+pub fn assert_files(tree: &mut Tree, disks: &Disks, files: &Files, what: &str) {
+    let volume = Volume::read(disks).expect("superblocks are whole");
+    let overlay = Overlay::new(volume.mark);
+    let view = View::Pending;
+    let mut below = Below {
+        tree,
+        media: disks,
+        view,
+    };
+    for (number, _) in files.inodes() {
+        assert_inode((&overlay, &mut below), files, number, what);
+    }
+}
+
+/// What a process sees of an inode is what the model has.
+pub fn assert_inode((overlay, below): (&Overlay, &mut Below<'_>), files: &Files, number: u64, what: &str) {
+    let what = format!("{what}, inode {number}");
+    let model = files.inode(number).expect("the model has it");
+    let inode = overlay.inode(below, number).expect("it is whole");
+    let inode = inode.unwrap_or_else(|| panic!("{what} is missing"));
+    assert_attributes(&inode, model, &what);
+    let names = overlay.attributes(below, number).expect("it is whole");
+    let values = names.into_iter().map(|name| {
+        let value = overlay.attribute(below, number, &name).expect("it is whole");
+        (name, value.expect("it is listed"))
+    });
+    assert_eq!(values.collect::<BTreeMap<_, _>>(), model.attributes, "{what}");
+    match &model.body {
+        Body::Directory { parent, entries } => {
+            let listed = overlay.list(below, (number, 0), 1000).expect("it is whole");
+            let listed: BTreeMap<_, _> = listed.into_iter().map(|it| (it.name, it.inode)).collect();
+            assert_eq!((inode.parent, &listed), (*parent, entries), "{what}");
+        }
+        Body::File(content) => {
+            assert_eq!(inode.blocks, content.blocks(), "{what}");
+            let mut bytes = vec![0; model.size as usize];
+            let count = overlay.read(below, (number, 0), &mut bytes);
+            assert_eq!(count, Ok(bytes.len()), "{what}");
+            let of_model = files.read(number, 0, bytes.len()).expect("it is a file");
+            assert!(bytes == of_model, "{what}: another content");
+        }
+        Body::Link(target) => assert_eq!(overlay.target(below, number).as_ref(), Ok(target), "{what}"),
+        Body::Special => {}
+    }
 }

@@ -31,7 +31,7 @@ pub struct Program {
     /// Inodes that are open.
     open: Vec<u64>,
     pub next_inode: u64,
-    next_block: u64,
+    pub next_block: u64,
     now: i64,
 }
 

@@ -1,0 +1,4 @@
+//! Processes with leases.
+
+pub mod call;
+pub mod world;
