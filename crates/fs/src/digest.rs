@@ -232,7 +232,7 @@ impl Digest<'_> {
         }
         for run in coalesced.unused {
             if self.grants.take(run) {
-                self.work.tree.give_back(self.work.media, run)?;
+                self.work.tree.retire(self.work.media, run)?;
             }
         }
         Ok(())

@@ -165,6 +165,16 @@ impl Tree {
         self.space.give_back(media, run)
     }
 
+    /// Gives reserved blocks back that a log speaks of. Until two roots say that it is digested, they keep what they have: a reader of
+    /// the log, also after a cut, finds its data there.
+    ///
+    /// # Errors
+    /// Some are not reserved.
+    pub fn retire(&mut self, media: &dyn Media, run: Run) -> Result<(), Error> {
+        self.keep(media, run)?;
+        self.release(media, run)
+    }
+
     /// Frees blocks from the next root on: the caller has removed their extent.
     ///
     /// # Errors

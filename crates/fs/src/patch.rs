@@ -434,7 +434,7 @@ impl Patch {
             work.put(Key::new(inode, Kind::Extent, first), &extent.emit())?;
         }
         for run in self.dropped {
-            work.tree.give_back(work.media, run)?;
+            work.tree.retire(work.media, run)?;
         }
         let size = self.size;
         Ok(Patched { size, added, removed })

@@ -118,7 +118,9 @@ fn call<R>(
     loop {
         match engine.turn(|turn| turn.call(Caller::default(), &call)) {
             Ok(result) => return result,
-            Err(Failure::Busy) => engine.wait_for_room(),
+            Err(Failure::Busy | Failure::Stalled) => {
+                engine.wait_for_room();
+            }
             Err(failure) => panic!("{failure}"),
         }
     }
@@ -159,7 +161,9 @@ fn work(engine: &Engine, first: u64, stop: &AtomicBool, done: &AtomicU64) {
         };
         let written = loop {
             match engine.write(&write) {
-                Err(Failure::Busy) => engine.wait_for_room(),
+                Err(Failure::Busy | Failure::Stalled) => {
+                    engine.wait_for_room();
+                }
                 written => break written.expect("there is room"),
             }
         };

@@ -139,6 +139,9 @@ impl Client {
             Where::At(offset) => offset,
             Where::End => inode.size,
         };
+        if inode.flags & APPEND_ONLY != 0 && offset < inode.size {
+            return Err(Errno::NotPermitted.into());
+        }
         let left = OFFSET_MAX.saturating_sub(offset);
         match left {
             0 if bytes > 0 => Err(Errno::FileTooBig.into()),

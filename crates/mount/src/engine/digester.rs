@@ -171,6 +171,7 @@ impl Keeper {
         let consumed = self.roots[1];
         self.roots = [consumed, self.digested];
         let mut state = locked.lock();
+        state.commits += 1;
         state.reader.follow(&plan);
         state.client.digested(self.frame);
         state.writer.consumed(consumed);

@@ -52,9 +52,12 @@ pub enum Failure {
     /// As Linux calls it.
     #[error("{0}")]
     Posix(#[from] Errno),
-    /// The log has no room now: wait ([`Engine::wait_for_room`]), and try again.
+    /// The log has no room now: wait ([`Patience`](super::Patience)), and try again.
     #[error("the log has no room now: try again")]
     Busy,
+    /// The devices have no room before a digest: wait ([`Patience`](super::Patience)), and try again.
+    #[error("there is no room before a digest: try again")]
+    Stalled,
     /// No device has so many blocks in a row.
     #[error("no device has room for large data")]
     NoBlocks,

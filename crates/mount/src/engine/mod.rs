@@ -17,6 +17,7 @@ mod digester;
 mod failure;
 mod gate;
 mod logger;
+mod patience;
 mod recover;
 mod shared;
 mod state;
@@ -26,6 +27,7 @@ mod write;
 
 pub use digester::Counts;
 pub use failure::{Failure, Mode, Options};
+pub use patience::Patience;
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
 pub use state::Done;
 pub use turn::Turn;
@@ -182,13 +184,13 @@ impl Engine {
         self.shared.locked.records.notify_one();
     }
 
-    /// Waits a short time for room in the log.
-    pub fn wait_for_room(&self) {
+    /// Waits a short time for room in the log. Roots that were written since the opening.
+    pub fn wait_for_room(&self) -> u64 {
         let shared = &*self.shared;
         let state = shared.locked.lock();
         shared.locked.records.notify_one();
         shared.locked.digest.notify_one();
-        drop(Locked::sleep(&shared.locked.room, state, LOOK_AGAIN));
+        Locked::sleep(&shared.locked.room, state, LOOK_AGAIN).commits
     }
 
     /// Waits until all calls up to now are durable.

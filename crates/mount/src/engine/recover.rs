@@ -100,8 +100,13 @@ pub(crate) fn open(disks: &Disks, options: &Options) -> Result<Opened, OpenError
         grants: grants_of_all(),
         recovery: Recovery::default(),
     };
+    let logs = logs_of(opening.tree, disks)?;
+    // What any record names is nobody's new block, from the first digest on.
+    for (number, record) in &logs {
+        opening.claim_all(*number, record)?;
+    }
     let mut ended = Vec::new();
-    for (number, record) in logs_of(opening.tree, disks)? {
+    for (number, record) in logs {
         ended.push((number, opening.apply(number, record, options)?));
     }
     opening.delete_orphans()?;
@@ -250,6 +255,23 @@ impl Opening<'_> {
             // Two commits later what was deleted can be used.
             for _ in 0..2 {
                 self.tree.commit(&mut self.disks)?;
+            }
+        }
+    }
+
+    /// Takes the blocks that all records of a log name.
+    fn claim_all(&mut self, number: u64, record: &LogRecord) -> Result<(), OpenError> {
+        let ring = ring_of(number, record)?;
+        let medium = First(self.disks.clone());
+        let mut reader = Reader::new(&ring, &medium, record.digested).ok_or(OpenError::Log(number))?;
+        loop {
+            let (frames, end) = read_frames(&mut reader, u64::MAX).map_err(|error| Error::Media {
+                place: record.extents[0].place,
+                error,
+            })?;
+            self.claim(&frames);
+            if end.is_some() {
+                return Ok(());
             }
         }
     }

@@ -30,6 +30,8 @@ pub(crate) struct State {
     /// Devices with data of `Place` that were not flushed: a bit for each.
     pub unflushed: u8,
     waiting: BTreeMap<Ticket, Vec<Done>>,
+    /// Roots that were written.
+    pub commits: u64,
     /// Calls that found no room since the last digest.
     pub stalled: u64,
     /// Free blocks of each device, as of the newest root.
@@ -56,6 +58,7 @@ impl State {
             newest: Ticket(0),
             unflushed: 0,
             waiting: BTreeMap::new(),
+            commits: 0,
             stalled: 0,
             free: Vec::new(),
             available: 0,

@@ -76,7 +76,18 @@ impl Turn<'_> {
         };
         let result = call(client, &mut context);
         match (result, failure) {
-            (Err(ClientFailure::Latched), Some(failure)) => Err(failure),
+            // Nothing is digested any more: who waited for room would wait for ever.
+            (
+                Err(
+                    ClientFailure::Latched
+                    | ClientFailure::Busy
+                    | ClientFailure::Changed
+                    | ClientFailure::Digest
+                    | ClientFailure::Inodes
+                    | ClientFailure::Blocks(_),
+                ),
+                Some(failure),
+            ) => Err(failure),
             (result, _) => result.map_err(|error| self.failed(error)),
         }
     }
@@ -88,7 +99,7 @@ impl Turn<'_> {
             ClientFailure::Digest | ClientFailure::Inodes => {
                 self.state.stalled += 1;
                 self.wanted.digest = true;
-                Failure::Busy
+                Failure::Stalled
             }
             ClientFailure::Blocks(_) if self.state.are_blocks_denied => Failure::NoBlocks,
             ClientFailure::Blocks(wanted) => {

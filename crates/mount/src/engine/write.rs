@@ -1,7 +1,7 @@
 //! Writes. Small data go into the log with their record. Large data go to granted blocks first, without the lock, and once.
 
-use super::Engine;
 use super::failure::Failure;
+use super::{Engine, Patience};
 use fs::client::{Caller, Plan, Where, Written};
 use fs::format::{BLOCK_BYTES, Block};
 use fs::log::Ticket;
@@ -31,7 +31,7 @@ impl Engine {
     /// Writes all data, in several calls if they are many. How many bytes, and when they are durable.
     ///
     /// # Errors
-    /// [`Failure`], if nothing was written. [`Failure::Busy`] may come after a part of them: then the whole is to be written again.
+    /// [`Failure`], if nothing was written. [`Failure::Busy`] and [`Failure::Stalled`] may come after a part of them: then the whole is to be written again.
     pub fn write(&self, write: &Write<'_>) -> Result<(usize, Option<Ticket>), Failure> {
         let (mut done, mut last) = (0, None);
         let mut may_plan = true;
@@ -55,7 +55,7 @@ impl Engine {
                 }
                 // No room in one piece: the log takes data as long as the tree has room for them.
                 Err(Failure::NoBlocks) if may_plan => may_plan = false,
-                Err(Failure::Busy) => return Err(Failure::Busy),
+                Err(failure) if Patience::may_wait(&failure) => return Err(failure),
                 Err(_) if done > 0 => break,
                 Err(failure) => return Err(failure),
             }

@@ -104,7 +104,7 @@ pub(crate) fn errno_of(failure: &Failure) -> Errno {
         Failure::Posix(errno) => Errno::from_raw_os_error(errno.code()),
         Failure::TooLong => Errno::FBIG,
         Failure::NoBlocks => Errno::NOSPC,
-        Failure::Busy => Errno::AGAIN,
+        Failure::Busy | Failure::Stalled => Errno::AGAIN,
         Failure::Log | Failure::Digest | Failure::Read => Errno::IO,
     }
 }

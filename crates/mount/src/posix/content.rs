@@ -2,7 +2,7 @@
 
 use super::attr::errno_of;
 use super::server::{Changed, Place, Server, caller_of};
-use crate::engine::{Failure, Turn, Write};
+use crate::engine::{Failure, Patience, Turn, Write};
 use fs::client::{Caller, Where};
 use fs::errno::Errno as FsErrno;
 use fs::op::Allocation;
@@ -55,6 +55,7 @@ impl Server {
     }
 
     pub(crate) fn write(&self, call: Call, place: Place) {
+        let mut patience = Patience::default();
         loop {
             let Operation::Write { argument, data } = call.operation() else {
                 unreachable!("the caller looked at it");
@@ -71,9 +72,14 @@ impl Server {
             };
             match self.engine.write(&request) {
                 Ok((bytes, ticket)) => return self.answer(call, (Reply::Written(bytes as u32), ticket)),
-                Err(Failure::Busy) if place == Place::Transport => return self.queue.serve(call),
-                Err(Failure::Busy) => self.engine.wait_for_room(),
-                Err(failure) => return call.fail(errno_of(&failure)),
+                Err(failure) if place == Place::Transport && Patience::may_wait(&failure) => {
+                    return self.queue.serve(call);
+                }
+                Err(failure) => {
+                    if let Err(failure) = patience.wait(&self.engine, failure) {
+                        return call.fail(errno_of(&failure));
+                    }
+                }
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use super::attr::errno_of;
 use super::workers::Queue;
-use crate::engine::{Engine, Failure, Mode, Turn};
+use crate::engine::{Engine, Failure, Mode, Patience, Turn};
 use fs::client::Caller;
 use fs::log::Ticket;
 use fuse::abi::{InHeader, Reply};
@@ -71,12 +71,18 @@ impl Server {
         place: Place,
         change: impl Fn(&mut Turn<'_>, &Call) -> Result<Changed, Failure>,
     ) {
+        let mut patience = Patience::default();
         loop {
             match self.engine.turn(|turn| change(turn, &call)) {
                 Ok(changed) => return self.answer(call, changed),
-                Err(Failure::Busy) if place == Place::Transport => return self.queue.serve(call),
-                Err(Failure::Busy) => self.engine.wait_for_room(),
-                Err(failure) => return call.fail(errno_of(&failure)),
+                Err(failure) if place == Place::Transport && Patience::may_wait(&failure) => {
+                    return self.queue.serve(call);
+                }
+                Err(failure) => {
+                    if let Err(failure) = patience.wait(&self.engine, failure) {
+                        return call.fail(errno_of(&failure));
+                    }
+                }
             }
         }
     }
