@@ -740,6 +740,15 @@ fn what_is_immutable_stays_and_what_is_append_only_grows() {
         assert_eq!(open(&mut served, false, false), refused);
         assert_eq!(open(&mut served, true, true), refused);
         assert_eq!(open(&mut served, false, true), appends);
+        // A mount's kernel opens without asking, and says where each write goes.
+        let write = |served: &mut Served, at| {
+            let written = served.call(ROOT, |client, call| {
+                client.write(call, (file, at), b"more", false)
+            });
+            written.map(drop)
+        };
+        assert_eq!(write(&mut served, Where::End), appends);
+        assert_eq!(write(&mut served, Where::At(0)), refused);
     }
     assert_eq!(flag(&mut served, ROOT, 0), Ok(()));
     assert_eq!(open(&mut served, true, false), Ok(()));
