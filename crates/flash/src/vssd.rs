@@ -25,7 +25,6 @@ use crate::ops::{Op, OpKind};
 use crate::pages::Pages;
 use crate::trim::Trims;
 use base::{Instant, Lpn, MediaDone, MediaError, Page, Pool, Version};
-
 use core::ops::RangeInclusive;
 use std::collections::VecDeque;
 

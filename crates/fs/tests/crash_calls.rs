@@ -9,7 +9,7 @@ mod process;
 mod program;
 use ace::{CALLS, Call, Script};
 use base::Rng;
-use common::{Disks, Event, assert_clean};
+use common::{Disks, assert_clean, cuts};
 use fs::check::{Depth, check_to};
 use fs::files::Files;
 use fs::grants::{Grants, Rights};
@@ -61,26 +61,6 @@ fn recover(disks: &mut Disks, rig: &Rig) -> Tree {
     assert_eq!(report.refused, []);
     tree.commit(disks).expect("there is room");
     tree
-}
-
-/// The states of the devices if they are cut at each of these events: what was not flushed is there in part.
-fn cuts(begin: &Disks, events: &[Event], rng: &mut Rng) -> Vec<Disks> {
-    let mut images = Vec::new();
-    for cut in 0..=events.len() {
-        let flushed = events[..cut]
-            .iter()
-            .rposition(|event| matches!(event, Event::Flush))
-            .map_or(0, |at| at + 1);
-        let mut disks = begin.clone();
-        for (index, event) in events[..cut].iter().enumerate() {
-            if let Event::Write(place, block) = event {
-                let chosen = if index < flushed { u64::MAX } else { rng.next_u64() };
-                disks.put(*place, block, |sector| chosen >> sector & 1 == 1);
-            }
-        }
-        images.push(disks);
-    }
-    images
 }
 
 impl Run {

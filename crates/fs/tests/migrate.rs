@@ -4,7 +4,7 @@ mod common;
 mod process;
 mod program;
 use base::Rng;
-use common::{Disks, Event, assert_clean};
+use common::{Disks, Event, assert_clean, cuts};
 use fs::check::{Depth, Meaning, check_to};
 use fs::files::Body;
 use fs::format::{BLOCK_BYTES, Key, Kind, Place, ROOT_INODE, Tier};
@@ -159,26 +159,6 @@ fn what_changes_while_it_is_copied_stays_what_it_has_become() {
         assert_eq!(rig.tree.free(1) + used, 200_000 - 4, "seed {seed}");
     }
     assert!(moved > 100 && dropped > 100, "{moved} moved, {dropped} dropped");
-}
-
-/// The states of the devices if a move is cut at each of its writes: what was not flushed is there in part.
-fn cuts(begin: &Disks, events: &[Event], rng: &mut Rng) -> Vec<Disks> {
-    let mut images = Vec::new();
-    for cut in 0..=events.len() {
-        let flushed = events[..cut]
-            .iter()
-            .rposition(|event| matches!(event, Event::Flush))
-            .map_or(0, |at| at + 1);
-        let mut disks = begin.clone();
-        for (index, event) in events[..cut].iter().enumerate() {
-            if let Event::Write(place, block) = event {
-                let chosen = if index < flushed { u64::MAX } else { rng.next_u64() };
-                disks.put(*place, block, |sector| chosen >> (sector % 64) & 1 == 1);
-            }
-        }
-        images.push(disks);
-    }
-    images
 }
 
 /// Moves all files, and notes what is written.

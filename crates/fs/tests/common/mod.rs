@@ -342,3 +342,23 @@ impl Rig {
         assert_clean(&check(&self.disks));
     }
 }
+
+/// The states of the devices if they are cut at each of these events: what was not flushed is there in part.
+pub fn cuts(begin: &Disks, events: &[Event], rng: &mut Rng) -> Vec<Disks> {
+    let mut images = Vec::new();
+    for cut in 0..=events.len() {
+        let flushed = events[..cut]
+            .iter()
+            .rposition(|event| matches!(event, Event::Flush))
+            .map_or(0, |at| at + 1);
+        let mut disks = begin.clone();
+        for (index, event) in events[..cut].iter().enumerate() {
+            if let Event::Write(place, block) = event {
+                let chosen = if index < flushed { u64::MAX } else { rng.next_u64() };
+                disks.put(*place, block, |sector| chosen >> sector & 1 == 1);
+            }
+        }
+        images.push(disks);
+    }
+    images
+}

@@ -103,7 +103,7 @@ pub(crate) fn open(disks: &Disks, options: &Options) -> Result<Opened, OpenError
     let logs = logs_of(opening.tree, disks)?;
     // What any record names is nobody's new block, from the first digest on.
     for (number, record) in &logs {
-        opening.claim_all(*number, record)?;
+        read_log(disks, (*number, record), |frames| opening.claim(frames))?;
     }
     let mut ended = Vec::new();
     for (number, record) in logs {
@@ -156,28 +156,39 @@ pub fn examine_logs(disks: &Disks) -> Result<Vec<LogState>, OpenError> {
     let mut tree = Tree::open(disks, &volume, BATCH_BYTES as usize)?;
     let mut found = Vec::new();
     for (number, record) in logs_of(&mut tree, disks)? {
-        let ring = ring_of(number, &record)?;
-        let medium = First(disks.clone());
-        let mut reader = Reader::new(&ring, &medium, record.digested).ok_or(OpenError::Log(number))?;
         let mut operations = 0;
-        let end = loop {
-            let (frames, end) = read_frames(&mut reader, u64::MAX).map_err(|error| Error::Media {
-                place: record.extents[0].place,
-                error,
-            })?;
+        let (end, position) = read_log(disks, (number, &record), |frames| {
             operations += frames.iter().flat_map(Frame::ops).count() as u64;
-            if let Some(end) = end {
-                break end;
-            }
-        };
+        })?;
         found.push(LogState {
             number,
             operations,
             is_damaged: end == Next::Damaged,
-            position: reader.position(),
+            position,
         });
     }
     Ok(found)
+}
+
+/// Gives all frames of a log that the tree lacks, some at a time. How the log ends, and where.
+fn read_log(
+    disks: &Disks,
+    (number, record): (u64, &LogRecord),
+    mut each: impl FnMut(&[Frame]),
+) -> Result<(Next, u64), OpenError> {
+    let ring = ring_of(number, record)?;
+    let medium = First(disks.clone());
+    let mut reader = Reader::new(&ring, &medium, record.digested).ok_or(OpenError::Log(number))?;
+    loop {
+        let (frames, end) = read_frames(&mut reader, u64::MAX).map_err(|error| Error::Media {
+            place: record.extents[0].place,
+            error,
+        })?;
+        each(&frames);
+        if let Some(end) = end {
+            return Ok((end, reader.position()));
+        }
+    }
 }
 
 fn logs_of(tree: &mut Tree, disks: &Disks) -> Result<Vec<(u64, LogRecord)>, OpenError> {
@@ -255,23 +266,6 @@ impl Opening<'_> {
             // Two commits later what was deleted can be used.
             for _ in 0..2 {
                 self.tree.commit(&mut self.disks)?;
-            }
-        }
-    }
-
-    /// Takes the blocks that all records of a log name.
-    fn claim_all(&mut self, number: u64, record: &LogRecord) -> Result<(), OpenError> {
-        let ring = ring_of(number, record)?;
-        let medium = First(self.disks.clone());
-        let mut reader = Reader::new(&ring, &medium, record.digested).ok_or(OpenError::Log(number))?;
-        loop {
-            let (frames, end) = read_frames(&mut reader, u64::MAX).map_err(|error| Error::Media {
-                place: record.extents[0].place,
-                error,
-            })?;
-            self.claim(&frames);
-            if end.is_some() {
-                return Ok(());
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::attr::{entry_out, errno_of, negative_entry};
 use super::server::{Changed, Server, caller_of};
 use crate::engine::{Failure, Turn};
-use fs::client::{Made, New, Rename};
+use fs::client::{Listing, Made, New, Rename};
 use fs::errno::Errno as FsErrno;
 use fs::inode::{TYPE_DIRECTORY, TYPE_LINK};
 use fuse::abi::{Directory, EntryOut, InHeader, OpenOut, Operation, Reply};
@@ -158,49 +158,43 @@ fn entry_of(turn: &mut Turn<'_>, made: &Made) -> Changed {
     (Reply::Entry(entry_out(made.number, &made.inode)), made.ticket)
 }
 
-fn fill(
-    turn: &mut Turn<'_>,
-    (parent, offset): (u64, u64),
-    directory: &mut Directory<'_>,
-) -> Result<(), Failure> {
-    let mut cookie = offset;
-    loop {
-        let entries = turn.read(|client, below| client.list(below, (parent, cookie), ENTRIES))?;
-        for entry in &entries {
-            if !directory.push(entry.inode, entry.cookie, u32::from(entry.kind), &entry.name) {
-                return Ok(());
-            }
-            cookie = entry.cookie;
-        }
-        if entries.len() < ENTRIES {
-            return Ok(());
-        }
-    }
+fn fill(turn: &mut Turn<'_>, place: (u64, u64), directory: &mut Directory<'_>) -> Result<(), Failure> {
+    each_entry(turn, place, |_, entry| {
+        Ok(directory.push(entry.inode, entry.cookie, u32::from(entry.kind), &entry.name))
+    })
 }
 
-fn fill_plus(
+fn fill_plus(turn: &mut Turn<'_>, place: (u64, u64), directory: &mut Directory<'_>) -> Result<(), Failure> {
+    each_entry(turn, place, |turn, entry| {
+        let is_dots = entry.name == b"." || entry.name == b"..";
+        let out = match is_dots {
+            // No lookup counts.
+            true => dots(entry.inode),
+            false => {
+                let inode = turn.read(|client, below| client.stat(below, entry.inode))?;
+                entry_out(entry.inode, &inode)
+            }
+        };
+        let is_taken = directory.push_plus(&out, entry.cookie, u32::from(entry.kind), &entry.name);
+        if is_taken && !is_dots {
+            turn.hold(entry.inode, 1);
+        }
+        Ok(is_taken)
+    })
+}
+
+/// Gives the entries of a directory behind an offset, until one is not taken.
+fn each_entry(
     turn: &mut Turn<'_>,
     (parent, offset): (u64, u64),
-    directory: &mut Directory<'_>,
+    mut take: impl FnMut(&mut Turn<'_>, &Listing) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
     let mut cookie = offset;
     loop {
         let entries = turn.read(|client, below| client.list(below, (parent, cookie), ENTRIES))?;
         for entry in &entries {
-            let is_dots = entry.name == b"." || entry.name == b"..";
-            let out = match is_dots {
-                // No lookup counts.
-                true => dots(entry.inode),
-                false => {
-                    let inode = turn.read(|client, below| client.stat(below, entry.inode))?;
-                    entry_out(entry.inode, &inode)
-                }
-            };
-            if !directory.push_plus(&out, entry.cookie, u32::from(entry.kind), &entry.name) {
+            if !take(turn, entry)? {
                 return Ok(());
-            }
-            if !is_dots {
-                turn.hold(entry.inode, 1);
             }
             cookie = entry.cookie;
         }
