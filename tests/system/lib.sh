@@ -29,6 +29,8 @@ clean_up() {
             echo "--- last words of ${told##*/}:" >&2
             tail -20 "$told" >&2
         done
+        # What the failure says stands last: the end of a long log is what is read.
+        cat "$work/failed" >&2 2>/dev/null
     fi
     rm -rf "$work"
 }
@@ -37,7 +39,7 @@ trap clean_up EXIT
 # at_end COMMAND: runs it when the test ends, the last one first.
 at_end() { cleanups+=("$1"); }
 
-fail() { echo "FAILED: $*" >&2; exit 1; }
+fail() { echo "FAILED: $*" >>"$work/failed"; exit 1; }
 skip() { echo "skipped: $*"; exit 77; }
 
 need() {

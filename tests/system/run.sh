@@ -1,8 +1,8 @@
 #!/bin/bash
 # Runs every tests/system/t_*.sh, or those named on the command line, two at a time (JOBS). A test that says "Runs alone" in its
 # head does so, behind the others. A test succeeds with exit code 0, skips itself with 77 (after saying why on its last
-# line) and fails with anything else. The last words of those that failed come behind the list, and then the count: "N passed, N failed,
-# N skipped". Fails if a test failed.
+# line) and fails with anything else. Behind the list come the last words of those that failed, a line for each of them, and the
+# count: "N passed, N failed, N skipped". Fails if a test failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -75,8 +75,11 @@ run "$jobs" ${together[@]+"${together[@]}"}
 run 1 ${alone[@]+"${alone[@]}"}
 
 for name in ${failed[@]+"${failed[@]}"}; do
-    echo "--- $name: $(grep -m 1 '^FAILED' "$logs/$name")"
+    echo "--- $name"
     tail -n "$words" "$logs/$name" | sed 's/^/      /'
+done
+for name in ${failed[@]+"${failed[@]}"}; do
+    echo "FAIL  $name: $(grep -m 1 '^FAILED' "$logs/$name")"
 done
 echo "$passed passed, ${#failed[@]} failed, $skipped skipped"
 (( ${#failed[@]} == 0 ))

@@ -57,6 +57,8 @@ await_guest() {
         sleep 0.1
     done
     tr -d '\r' <"$console" | grep -a -A 200 '^RESULT [^ ]* FAILED' >&2 || tail -n 60 "$console" >&2
+    tr -d '\r' <"$console" | sed -n '/^--- paths/,/^---/p' >"$work/failed"
+    grep -a '^RESULT [^ ]* FAILED' "$console" >>"$work/failed" || true
     fail "the guest did not say: $1"
 }
 
