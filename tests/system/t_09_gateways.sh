@@ -25,6 +25,15 @@ gateway 2
 [[ $(jq -r '.volumes[0].state' "$work/gateway2.json") == closed ]] || fail "the second gateway does not stand by"
 "$SWITCHYARD" volume create other --size 16MiB --control "$(control 2)" >/dev/null || fail "a command does not follow to the lead"
 
+# How the gateways stand, if a step fails.
+tell_gateways() {
+    local id
+    for id in 1 2; do
+        echo "gateway $id: $(timeout 5 "$SWITCHYARD" volume list --json --control "$(control "$id")" 2>&1 | jq -c '[.[] | {name, state, problem}]' 2>&1)"
+    done >>"$work/failed"
+}
+at_end '(( status == 0 )) || tell_gateways'
+
 start_guest "GATEWAYS=\"$(nvme_port 1) $(nvme_port 2)\""
 await_guest "DO kill"
 echo "· the gateway that serves is killed"
