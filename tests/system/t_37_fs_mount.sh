@@ -236,6 +236,72 @@ rm -rf "${dir:?}"/*
 end_mount
 check_fs "nvm:$memory/small"
 
+if (( EUID == 0 )); then
+    echo "· mount(8): read-only, handles of before, set-ID bits that a write takes"
+    # As mount(8) runs it.
+    by_mount() {
+        "$root/scripts/mount.fuse.switchyard" "$nvm" "$dir" -o "$1" || fail "the mount helper fails"
+        grep -q " $dir fuse.switchyard ${1%%,*}" /proc/mounts || fail "it is not mounted $1"
+    }
+    unmount() {
+        umount "$dir"
+        # The device is free when its process has ended.
+        for (( i = 0; i < 200; i++ )); do
+            check=$("$SWITCHYARD" fs check "$nvm" --data 2>&1) && return 0
+            [[ $check == *"in use"* ]] || break
+            sleep 0.05
+        done
+        fail "$check"
+    }
+    export SWITCHYARD
+    cat >"$work/handle.py" <<'PY'
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+step, root, path, kept = sys.argv[1:]
+class Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_uint), ("type", ctypes.c_int), ("handle", ctypes.c_ubyte * 128)]
+if step == "take":
+    handle, mount = Handle(bytes=128), ctypes.c_int()
+    assert libc.name_to_handle_at(-100, path.encode(), ctypes.byref(handle), ctypes.byref(mount), 0) == 0, os.strerror(ctypes.get_errno())
+    open(kept, "wb").write(bytes(handle))
+else:
+    handle = Handle.from_buffer_copy(open(kept, "rb").read())
+    place = os.open(root, os.O_RDONLY)
+    fd = libc.open_by_handle_at(place, ctypes.byref(handle), os.O_RDONLY)
+    assert fd >= 0, os.strerror(ctypes.get_errno())
+    assert os.read(fd, 100) == open(path, "rb").read(100)
+PY
+    by_mount rw,nosuid
+    python3 "$work/handle.py" take "$dir" "$dir/a/file" "$work/kept"
+    unmount
+    by_mount ro
+    python3 "$work/handle.py" open "$dir" "$dir/a/file" "$work/kept"
+    ! touch "$dir/new" 2>"$work/out" || fail "a read-only mount takes a change"
+    grep -q "Read-only" "$work/out" || fail "$(<"$work/out")"
+    unmount
+    code=0
+    "$root/scripts/mount.fuse.switchyard" "$nvm" "$dir" -o colour=blue 2>"$work/out" || code=$?
+    (( code == 32 )) && grep -q "colour=blue is not known" "$work/out" || fail "an unknown option gives $code: $(<"$work/out")"
+    by_mount rw
+    # What takes the bits: a write past the kernel's cache, and an allocation. Nothing but the mode is asked for, which the kernel has.
+    for way in direct allocate; do
+        install -o nobody -m 6755 /bin/true "$dir/program"
+        [[ $(stat -c %a "$dir/program") == 6755 ]] || fail "set-ID bits are not kept"
+        case $way in
+        direct) change=(dd if=/dev/zero of=program bs=4096 count=1 oflag=direct conv=notrunc status=none) ;;
+        allocate) change=(fallocate -l 1M program) ;;
+        esac
+        (cd "$dir" && setpriv --reuid=nobody --clear-groups "${change[@]}")
+        [[ $(stat -c %a "$dir/program") == 755 ]] || fail "set-ID bits outlive a change: $way"
+    done
+    echo "· an allocation of nearly all room succeeds"
+    room=$(( $(stat -f -c '%a * %S' "$dir") ))
+    fallocate -l $(( room - (512 << 10) )) "$dir/large" ||
+        fail "no room for the $room bytes that statfs tells: $(stat -c '%s bytes, %b blocks' "$dir/large"), $("$SWITCHYARD" fs status "$dir" --json)"
+    rm "$dir/large"
+    unmount
+fi
+
 if [[ -n ${PJDFSTEST:-} ]]; then
     echo "· the suite at \$PJDFSTEST finds no failure"
     (( EUID == 0 )) || skip "pjdfstest takes root"

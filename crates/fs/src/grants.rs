@@ -113,8 +113,8 @@ impl Grants {
         self.blocks.insert(run.place.raw()..run.end().raw());
     }
 
-    /// Takes blocks out, if the log has them all.
-    pub(crate) fn take(&mut self, run: Run) -> bool {
+    /// Takes blocks out, if the log has them all: they are used, or it has given them back.
+    pub fn take(&mut self, run: Run) -> bool {
         let places = run.place.raw()..run.end().raw();
         let has = self.blocks.contains(places.clone());
         if has {

@@ -167,7 +167,7 @@ fn work(engine: &Engine, first: u64, stop: &AtomicBool, done: &AtomicU64) {
                 written => break written.expect("there is room"),
             }
         };
-        assert_eq!(written.0, data.len());
+        assert_eq!(written.bytes, data.len());
         let ticket = call(engine, |client, call| {
             let (from, to) = ((ROOT_INODE, new.as_bytes()), (ROOT_INODE, name.as_bytes()));
             client.rename(call, from, to, fs::client::Rename::default())

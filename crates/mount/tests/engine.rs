@@ -127,7 +127,7 @@ fn put(engine: &Engine, inode: u64, offset: u64, data: &[u8]) {
         data,
         takes_set_id: false,
     };
-    let (bytes, ticket) = loop {
+    let wrote = loop {
         match engine.write(&write) {
             Err(Failure::Busy | Failure::Stalled) => {
                 engine.wait_for_room();
@@ -135,8 +135,8 @@ fn put(engine: &Engine, inode: u64, offset: u64, data: &[u8]) {
             result => break result.expect("there is room"),
         }
     };
-    assert_eq!(bytes, data.len());
-    wait(engine, ticket.expect("it is of some bytes"));
+    assert_eq!(wrote.bytes, data.len());
+    wait(engine, wrote.ticket.expect("it is of some bytes"));
 }
 
 fn find(engine: &Engine, name: &str) -> Option<(u64, Inode)> {
@@ -425,7 +425,7 @@ fn a_full_file_system_says_so_loses_nothing_and_takes_more_after_deletions() {
             }
         };
         match written {
-            Ok((bytes, _)) if bytes == data.len() => made.push(file.number),
+            Ok(wrote) if wrote.bytes == data.len() => made.push(file.number),
             Ok(_) => return,
             Err(failure) => {
                 assert_eq!(failure, Failure::Posix(Errno::NoSpace));
@@ -474,11 +474,47 @@ fn room_that_calls_were_promised_counts_as_available() {
     let mut rig = Rig::new(&[(Tier::Memory, 256 << 20)]);
     rig.options.log_bytes = Some(16 << 20);
     let (engine, _) = rig.open();
-    let (free, available) = engine.turn(|turn| turn.free_blocks());
+    let (free, available) = (engine.turn(|turn| turn.free_blocks()), available(&engine));
     assert!(available > free * 9 / 10, "{available} of {free}");
     for number in 0..800 {
         file(&engine, &format!("f{number}"), &data_of(number, 100));
     }
-    let (free, available) = engine.turn(|turn| turn.free_blocks());
+    let (free, available) = (engine.turn(|turn| turn.free_blocks()), self::available(&engine));
     assert!(available > free * 9 / 10, "{available} of {free}");
+}
+
+/// Blocks that `df` tells.
+fn available(engine: &Engine) -> u64 {
+    let room = engine.turn(|turn| turn.read(|client, below| Ok(client.statfs(below))));
+    room.expect("it is known").available
+}
+
+/// A sixteenth of the devices was kept for large data, whoever found no room.
+#[test]
+fn all_that_is_available_can_be_allocated_after_a_large_write() {
+    let mut rig = Rig::new(&[(Tier::Memory, 256 << 20)]);
+    rig.options.log_bytes = Some(16 << 20);
+    let (engine, _) = rig.open();
+    let number = file(&engine, "large", &data_of(1, 1 << 20));
+    let available = available(&engine);
+    const PIECE: u64 = 1 << 20;
+    let mut at = PIECE;
+    let mut patience = Patience::default();
+    loop {
+        let result = engine.turn(|turn| {
+            turn.call(Caller::default(), |client, call| {
+                client.allocate(call, (number, (at, PIECE)), (Allocation::Reserve, false), false)
+            })
+        });
+        match result {
+            Ok(_) => (at, patience) = (at + PIECE, Patience::default()),
+            Err(failure) => {
+                if patience.wait(&engine, failure).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    let taken = (at - PIECE) / 4096;
+    assert!(taken + PIECE / 4096 >= available, "{taken} of {available}");
 }

@@ -68,6 +68,19 @@ impl Budget {
     }
 }
 
+impl Budget {
+    /// Blocks that files can take, with what will come free. Calls that are not in the tree yet were promised far more than they take: that is
+    /// no news for `df`.
+    pub(crate) fn for_files(&self) -> u64 {
+        // The call that takes the last blocks has its promise, too.
+        let first = match self.is_shared {
+            true => self.growth.saturating_sub(KEYS_OF_CALL * self.key + EDGES),
+            false => 0,
+        };
+        self.data + self.held + first - first / DATA_OF_METADATA
+    }
+}
+
 /// What operations may take, in units that do not depend on the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -158,6 +171,10 @@ impl Cost {
 
 /// Records of the extents that the ends of a range cut, and of the changed ranges beside them.
 const EDGES: u64 = 8;
+/// Keys of a call that takes room for data: three of the data, one of the mode, two of an attribute.
+const KEYS_OF_CALL: u64 = 6;
+/// Blocks of data for each block that describes them, at least: a record of a single block, with its key, has 33 bytes, and a node is half full.
+const DATA_OF_METADATA: u64 = 62;
 /// Refusals while nothing is promised, after which room does not come any more: what a commit frees is free two commits later.
 const WAITS_MAX: u32 = 3;
 
@@ -232,16 +249,6 @@ impl Ledger {
     /// The same of the other devices that data go to.
     pub(crate) fn data_left(&self) -> u64 {
         self.budget.data.saturating_sub(self.sum.data)
-    }
-
-    /// Blocks that data of records may go to.
-    pub(crate) fn available(&self) -> u64 {
-        let shared = if self.budget.is_shared {
-            self.first_left()
-        } else {
-            0
-        };
-        self.data_left() + shared
     }
 
     /// Notes the promises of a frame.

@@ -32,18 +32,19 @@ impl Client {
         )))
     }
 
-    /// Adds what takes set-ID bits and capabilities of a file whose content changes.
+    /// Adds what takes set-ID bits and capabilities of a file whose content changes. True if there were such bits.
     pub(super) fn add_privileges(
         &mut self,
         call: &mut Call<'_, '_>,
         (number, inode): (u64, &Inode),
         takes_set_id: bool,
         ops: &mut Vec<Op<'_>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let is_by_client = self.options.checks_permissions && !call.caller.is_root();
         let takes = (takes_set_id && !self.options.checks_permissions) || is_by_client;
         let mode = call.caller.without_set_id(inode);
-        if takes && mode != inode.mode & !TYPE_MASK {
+        let takes = takes && mode != inode.mode & !TYPE_MASK;
+        if takes {
             let changes = Changes {
                 mode: Some(mode),
                 ..Changes::default()
@@ -51,7 +52,7 @@ impl Client {
             ops.push(self.op(call, number, Action::Set(changes)));
         }
         ops.extend(self.without_capability(call, number)?);
-        Ok(())
+        Ok(takes)
     }
 
     /// Logs changes of an inode, data among them.

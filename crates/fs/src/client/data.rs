@@ -34,6 +34,8 @@ pub struct Written {
     pub bytes: usize,
     /// When it is durable; none if it was of no bytes.
     pub ticket: Option<Ticket>,
+    /// It took set-ID bits: the mode is another one.
+    pub took_set_id: bool,
 }
 
 /// How a large write is to be made. The blocks are taken out of the client's, until [`Client::abandon`] gives them back.
@@ -166,13 +168,14 @@ impl Client {
             offset,
             bytes,
             ticket: None,
+            took_set_id: false,
         };
         if bytes == 0 {
             return Ok(written);
         }
         let data = Cow::Borrowed(&data[..bytes]);
         let mut ops = Vec::with_capacity(3);
-        self.add_privileges(call, (number, &inode), takes_set_id, &mut ops)?;
+        written.took_set_id = self.add_privileges(call, (number, &inode), takes_set_id, &mut ops)?;
         ops.push(self.op(call, number, Action::Write { offset, data }));
         written.ticket = Some(self.commit(call, &ops)?);
         Ok(written)
@@ -260,7 +263,7 @@ impl Client {
             return Err(Failure::Changed);
         }
         let mut ops = Vec::with_capacity(plan.runs.len() + 4);
-        self.add_privileges(call, (plan.inode, &inode), takes_set_id, &mut ops)?;
+        let took_set_id = self.add_privileges(call, (plan.inode, &inode), takes_set_id, &mut ops)?;
         let mut left = sums;
         let write = |from: usize, to: usize| Action::Write {
             offset: plan.offset + from as u64,
@@ -288,10 +291,11 @@ impl Client {
             offset,
             bytes,
             ticket,
+            took_set_id,
         })
     }
 
-    /// `fallocate`. A hole keeps the size.
+    /// `fallocate`. A hole keeps the size. When it is durable, and whether it took set-ID bits.
     ///
     /// # Errors
     /// As of Linux: `vfs_fallocate`.
@@ -301,7 +305,7 @@ impl Client {
         (number, range): (u64, (u64, u64)),
         (what, keeps_size): (Allocation, bool),
         takes_set_id: bool,
-    ) -> Result<Ticket, Failure> {
+    ) -> Result<(Ticket, bool), Failure> {
         let (offset, bytes) = range;
         let inode = self.known(call.below, number)?;
         if bytes == 0 {
@@ -330,7 +334,7 @@ impl Client {
             keeps_size,
         };
         let mut ops = vec![self.op(call, number, action)];
-        self.add_privileges(call, (number, &inode), takes_set_id, &mut ops)?;
-        self.commit_data(call, (number, &inode), &ops)
+        let took_set_id = self.add_privileges(call, (number, &inode), takes_set_id, &mut ops)?;
+        Ok((self.commit_data(call, (number, &inode), &ops)?, took_set_id))
     }
 }

@@ -187,6 +187,11 @@ impl Client {
         self.blocks.push_back(run);
     }
 
+    /// Takes back the blocks that no plan has. The digest's grants and the tree are to have them back, too.
+    pub fn return_blocks(&mut self) -> Vec<Run> {
+        self.blocks.drain(..).collect()
+    }
+
     /// Blocks that are left.
     pub fn blocks_left(&self) -> u64 {
         self.blocks.iter().map(|run| run.blocks).sum()

@@ -38,7 +38,7 @@ pub struct Statfs {
     pub blocks: u64,
     /// That are free.
     pub free: u64,
-    /// That are free for data now.
+    /// That are free for data.
     pub available: u64,
 }
 
@@ -223,7 +223,7 @@ impl Client {
                 .map(|device| below.media.capacity_bytes(device) / BLOCK)
                 .sum(),
             free: devices.map(|device| below.tree.free(device)).sum(),
-            available: self.ledger.available(),
+            available: self.ledger.budget().for_files(),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::plain::{Plain, put};
 /// A change that the kernel's caches do not know of. The kernel answers ENOENT for what it does not have in its caches.
 ///
 /// The kernel takes locks of the inode: a notification from a thread that serves requests can wait for a request that this
-/// very thread is to serve. Send notifications from a thread that serves none.
+/// very thread is to serve. Send notifications from a thread that serves none. INVAL_INODE of attributes alone takes no such lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification<'a> {
     /// An inode's attributes have changed, and its data from `offset` on: `bytes`, or all if that is 0. With a negative

@@ -147,7 +147,7 @@ impl Drop for EndsAll<'_> {
     }
 }
 
-/// Sends notifications, from any thread but those of the handler ([`Notification`]).
+/// Sends notifications, from any thread but those of the handler; what these may send is said at [`Notification`].
 ///
 /// It does not keep the connection: when all threads of a session have ended, and all calls were answered, the kernel ends
 /// the connection, and nobody waits for replies any more.

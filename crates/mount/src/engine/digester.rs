@@ -118,11 +118,6 @@ impl Keeper {
     pub fn tell_room(&self, state: &mut State) {
         let devices = devices_for_data(&self.tree);
         state.client.set_budget(Budget::of(&self.tree, &devices));
-        // What calls were promised at most is far more than what they take, and no news for `df`.
-        let others = devices.iter().filter(|device| **device > 0);
-        let others: u64 = others.map(|device| self.tree.free(*device)).sum();
-        let first = self.tree.room().saturating_sub(self.tree.reserve_blocks());
-        state.available = others + first;
         state.free = (0..self.tree.devices() as u8)
             .map(|device| self.tree.free(device))
             .collect();
@@ -154,6 +149,20 @@ impl Keeper {
             }
         }
         state.are_blocks_denied = state.client.blocks_left() < wanted;
+    }
+
+    /// Takes back what the client has for large data: calls found no room.
+    pub fn take_back_blocks(&mut self, locked: &Locked) -> Result<(), Error> {
+        let mut state = locked.lock();
+        for run in state.client.return_blocks() {
+            if self.grants.take(run) {
+                self.tree.give_back(&self.disks, run)?;
+            }
+        }
+        self.tell_room(&mut state);
+        drop(state);
+        locked.room.notify_all();
+        Ok(())
     }
 
     /// Makes the changes of the tree durable, and lets readers and the log's writer know.

@@ -31,7 +31,7 @@ pub use patience::Patience;
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
 pub use state::Done;
 pub use turn::Turn;
-pub use write::Write;
+pub use write::{Write, Wrote};
 
 use crate::media::Disks;
 use digester::Keeper;

@@ -36,8 +36,6 @@ pub(crate) struct State {
     pub stalled: u64,
     /// Free blocks of each device, as of the newest root.
     pub free: Vec<u64>,
-    /// Blocks that files can have, as of the newest root.
-    pub available: u64,
     /// A digest is to be done, however little there is.
     pub digest_wanted: bool,
     /// So many blocks are to be granted, at least.
@@ -61,7 +59,6 @@ impl State {
             commits: 0,
             stalled: 0,
             free: Vec::new(),
-            available: 0,
             digest_wanted: false,
             blocks_wanted: 0,
             are_blocks_denied: false,

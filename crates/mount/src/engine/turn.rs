@@ -181,8 +181,8 @@ impl Turn<'_> {
         is_short
     }
 
-    /// Blocks of all devices that are free, and those of them that files can have.
-    pub fn free_blocks(&self) -> (u64, u64) {
-        (self.state.free.iter().sum(), self.state.available)
+    /// Blocks of all devices that are free.
+    pub fn free_blocks(&self) -> u64 {
+        self.state.free.iter().sum()
     }
 }

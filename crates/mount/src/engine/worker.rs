@@ -56,7 +56,9 @@ impl Shared {
         let mut result = keeper.digest(&self.locked, end);
         if is_stalled && result.is_ok() {
             // What the first commit has freed may be used after the second one.
-            result = keeper.commit(&self.locked).map_err(DigestError::from);
+            let freed = keeper.commit(&self.locked);
+            let freed = freed.and_then(|()| keeper.take_back_blocks(&self.locked));
+            result = freed.map_err(DigestError::from);
         }
         drop(keeper);
         if let Err(error) = result {

@@ -21,6 +21,17 @@ pub struct Write<'w> {
     pub takes_set_id: bool,
 }
 
+/// What a write has done, in one call or several.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wrote {
+    /// Bytes.
+    pub bytes: usize,
+    /// When they are durable.
+    pub ticket: Option<Ticket>,
+    /// Set-ID bits went.
+    pub took_set_id: bool,
+}
+
 /// The next step of a write.
 enum Step {
     Done(Written),
@@ -28,27 +39,28 @@ enum Step {
 }
 
 impl Engine {
-    /// Writes all data, in several calls if they are many. How many bytes, and when they are durable.
+    /// Writes all data, in several calls if they are many.
     ///
     /// # Errors
     /// [`Failure`], if nothing was written. [`Failure::Busy`] and [`Failure::Stalled`] may come after a part of them: then the whole is to be written again.
-    pub fn write(&self, write: &Write<'_>) -> Result<(usize, Option<Ticket>), Failure> {
-        let (mut done, mut last) = (0, None);
+    pub fn write(&self, write: &Write<'_>) -> Result<Wrote, Failure> {
+        let mut done = Wrote::default();
         let mut may_plan = true;
-        while done < write.data.len() {
+        while done.bytes < write.data.len() {
             let at = match write.at {
-                Where::At(offset) => Where::At(offset + done as u64),
+                Where::At(offset) => Where::At(offset + done.bytes as u64),
                 Where::End => Where::End,
             };
             let part = Write {
                 at,
-                data: &write.data[done..],
+                data: &write.data[done.bytes..],
                 ..*write
             };
             match self.write_part(&part, may_plan) {
                 Ok(written) => {
-                    done += written.bytes;
-                    last = written.ticket.or(last);
+                    done.bytes += written.bytes;
+                    done.ticket = written.ticket.or(done.ticket);
+                    done.took_set_id |= written.took_set_id;
                     if written.bytes == 0 {
                         break;
                     }
@@ -56,11 +68,11 @@ impl Engine {
                 // No room in one piece: the log takes data as long as the tree has room for them.
                 Err(Failure::NoBlocks) if may_plan => may_plan = false,
                 Err(failure) if Patience::may_wait(&failure) => return Err(failure),
-                Err(_) if done > 0 => break,
+                Err(_) if done.bytes > 0 => break,
                 Err(failure) => return Err(failure),
             }
         }
-        Ok((done, last))
+        Ok(done)
     }
 
     fn write_part(&self, write: &Write<'_>, may_plan: bool) -> Result<Written, Failure> {

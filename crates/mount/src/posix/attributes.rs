@@ -178,7 +178,7 @@ impl Server {
     }
 
     pub(crate) fn room(&self, call: Call) {
-        let (room, (free, available)) = self.engine.turn(|turn| {
+        let (room, free) = self.engine.turn(|turn| {
             let room: Result<Statfs, Failure> = turn.read(|client, below| Ok(client.statfs(below)));
             (room, turn.free_blocks())
         });
@@ -189,7 +189,7 @@ impl Server {
         call.reply(&Reply::Statfs(Kstatfs {
             blocks: room.blocks,
             bfree: free,
-            bavail: available.min(free),
+            bavail: room.available.min(free),
             // Inodes have no room of their own.
             files: 0,
             ffree: 0,

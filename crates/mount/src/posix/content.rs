@@ -1,16 +1,20 @@
 //! What files hold: reads, writes, allocations.
 
 use super::attr::errno_of;
-use super::server::{Changed, Place, Server, caller_of};
+use super::server::{Place, Server, caller_of};
 use crate::engine::{Failure, Patience, Turn, Write};
 use fs::client::{Caller, Where};
 use fs::errno::Errno as FsErrno;
+use fs::log::Ticket;
 use fs::op::Allocation;
 use fuse::abi::{Errno, FallocateIn, InHeader, Operation, Reply, write};
 use fuse::transport::Call;
 
 /// A write that is longer may be for a device.
 const SMALL_BYTES: usize = 32 << 10;
+/// What FALLOCATE does in one call of the file system; if there is no room for that, as little as this.
+const PART_BYTES_MAX: u64 = 64 << 20;
+const PART_BYTES_MIN: u64 = 128 << 10;
 /// `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE`, `FALLOC_FL_ZERO_RANGE` (fallocate(2)).
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
@@ -71,7 +75,12 @@ impl Server {
                 takes_set_id: argument.write_flags & write::KILL_SUIDGID != 0,
             };
             match self.engine.write(&request) {
-                Ok((bytes, ticket)) => return self.answer(call, (Reply::Written(bytes as u32), ticket)),
+                Ok(wrote) => {
+                    if wrote.took_set_id {
+                        self.attributes_changed(request.inode);
+                    }
+                    return self.answer(call, (Reply::Written(wrote.bytes as u32), wrote.ticket));
+                }
                 Err(failure) if place == Place::Transport && Patience::may_wait(&failure) => {
                     return self.queue.serve(call);
                 }
@@ -84,24 +93,66 @@ impl Server {
         }
     }
 
-    pub(crate) fn allocate(
-        turn: &mut Turn<'_>,
-        header: &InHeader,
-        argument: &FallocateIn,
-    ) -> Result<Changed, Failure> {
-        let keeps_size = argument.mode & KEEP_SIZE != 0;
-        let what = match argument.mode & !KEEP_SIZE {
-            0 => Allocation::Reserve,
-            PUNCH_HOLE => Allocation::Hole,
-            ZERO_RANGE => Allocation::Zeros,
-            _ => return Err(FsErrno::NotSupported.into()),
+    /// FALLOCATE, part by part: other calls are served in between, and the metadata of a large range find their room by and by.
+    pub(crate) fn allocate(&self, call: Call, place: Place) {
+        let Operation::Fallocate(argument) = call.operation() else {
+            unreachable!("the caller looked at it");
         };
-        let range = (argument.offset, argument.length);
-        // The kernel does not say whether the caller keeps set-ID bits: they go, as for all but root.
-        let takes_set_id = header.uid != 0;
-        let ticket = turn.call(caller_of(header, 0), |client, call| {
-            client.allocate(call, (header.nodeid, range), (what, keeps_size), takes_set_id)
-        })?;
-        Ok((Reply::Empty, Some(ticket)))
+        let end = argument.offset.saturating_add(argument.length);
+        let (mut at, mut part_bytes) = (argument.offset, PART_BYTES_MAX);
+        let (mut patience, mut last) = (Patience::default(), None);
+        while at < end {
+            let to = end.min((at / part_bytes + 1) * part_bytes);
+            let part = FallocateIn {
+                offset: at,
+                length: to - at,
+                ..argument
+            };
+            match self.engine.turn(|turn| allocate_part(turn, call.header(), &part)) {
+                Ok((ticket, took_set_id)) => {
+                    if took_set_id {
+                        self.attributes_changed(call.header().nodeid);
+                    }
+                    (at, last, patience) = (to, Some(ticket), Patience::default());
+                }
+                // From the beginning: what is there stays.
+                Err(failure) if place == Place::Transport && Patience::may_wait(&failure) => {
+                    return self.queue.serve(call);
+                }
+                Err(failure) => match patience.wait(&self.engine, failure) {
+                    Ok(()) => {}
+                    Err(Failure::Posix(FsErrno::NoSpace)) if part_bytes > PART_BYTES_MIN => {
+                        (part_bytes, patience) = (part_bytes / 8, Patience::default());
+                    }
+                    Err(failure) => {
+                        // Parts may be there.
+                        self.attributes_changed(call.header().nodeid);
+                        return call.fail(errno_of(&failure));
+                    }
+                },
+            }
+        }
+        self.answer(call, (Reply::Empty, last));
     }
+}
+
+/// When a part is durable, and whether it took set-ID bits.
+fn allocate_part(
+    turn: &mut Turn<'_>,
+    header: &InHeader,
+    part: &FallocateIn,
+) -> Result<(Ticket, bool), Failure> {
+    let keeps_size = part.mode & KEEP_SIZE != 0;
+    let what = match part.mode & !KEEP_SIZE {
+        0 => Allocation::Reserve,
+        PUNCH_HOLE => Allocation::Hole,
+        ZERO_RANGE => Allocation::Zeros,
+        _ => return Err(FsErrno::NotSupported.into()),
+    };
+    let range = (part.offset, part.length);
+    // The kernel does not say whether the caller keeps set-ID bits: they go, as for all but root.
+    let takes_set_id = header.uid != 0;
+    turn.call(caller_of(header, 0), |client, call| {
+        client.allocate(call, (header.nodeid, range), (what, keeps_size), takes_set_id)
+    })
 }

@@ -41,6 +41,7 @@ impl Server {
             }
             Operation::Fsync(_) | Operation::Fsyncdir(_) | Operation::Syncfs => self.sync(call),
             Operation::Write { .. } => self.write(call, place),
+            Operation::Fallocate(_) => self.allocate(call, place),
             Operation::Destroy => call.reply(&Reply::Empty),
             // The kernel opens without asking, checks permissions itself, keeps the locks, and copies by reading and writing.
             Operation::Open(_)
@@ -89,7 +90,6 @@ impl Server {
                 value,
             } => Self::set_attribute(turn, header, (name, value), &argument),
             Operation::Removexattr { name } => Self::remove_attribute(turn, header, name),
-            Operation::Fallocate(argument) => Self::allocate(turn, header, &argument),
             operation => Self::change_names(turn, header, operation),
         }
     }

@@ -25,6 +25,7 @@ use fuse::transport::{Choice, Config, End, Session, StartError, Stopper, Transpo
 use os::sync::{Arc, thread};
 use server::{Place, Server, Told};
 use std::path::Path;
+use std::sync::OnceLock;
 use thiserror::Error;
 use workers::{Queue, Workers};
 
@@ -62,8 +63,13 @@ pub struct Mounted {
 
 fn wishes() -> Wishes {
     let mut wishes = Wishes::without_opens();
-    // The umask is not for what is made in a directory with a default list.
-    wishes.flags |= init::POSIX_ACL | init::DONT_MASK | init::HAS_IOCTL_DIR | init::EXPLICIT_INVAL_DATA;
+    // The umask is not for what is made in a directory with a default list. Numbers of inodes are never used again, so handles are good as long
+    // as their files are there.
+    wishes.flags |= init::POSIX_ACL
+        | init::DONT_MASK
+        | init::HAS_IOCTL_DIR
+        | init::EXPLICIT_INVAL_DATA
+        | init::EXPORT_SUPPORT;
     wishes
 }
 
@@ -86,6 +92,7 @@ impl Mounted {
             queue: queue.clone(),
             is_slow,
             transport: Told::default(),
+            notifier: OnceLock::new(),
         });
         let config = Config {
             choice: settings.choice,
@@ -95,6 +102,8 @@ impl Mounted {
         let serving = Arc::clone(&server);
         let session = Session::start(device, &config, move |call| serving.serve(call, Place::Transport))?;
         server.transport.set(session.transport());
+        // The first one stays: there is no other.
+        let _ = server.notifier.set(session.notifier());
         let workers = Workers::start(queue, move |call| server.serve(call, Place::Worker));
         let (transport, fallback) = (session.transport(), session.fallback().map(ToString::to_string));
         let stopper = session.stopper();

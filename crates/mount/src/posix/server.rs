@@ -8,9 +8,10 @@ use super::workers::Queue;
 use crate::engine::{Engine, Failure, Mode, Patience, Turn};
 use fs::client::Caller;
 use fs::log::Ticket;
-use fuse::abi::{InHeader, Reply};
-use fuse::transport::{Call, Transport};
+use fuse::abi::{InHeader, Notification, Reply};
+use fuse::transport::{Call, Notifier, Transport};
 use os::sync::{Arc, AtomicU32, Ordering};
+use std::sync::OnceLock;
 
 /// What a change has come to: its answer, and when it is durable. None: nothing has changed.
 pub(crate) type Changed = (Reply<'static>, Option<Ticket>);
@@ -31,6 +32,8 @@ pub(crate) struct Server {
     pub is_slow: bool,
     /// What requests come by, once it is known.
     pub transport: Told,
+    /// Tells the kernel of changes, once the session has started.
+    pub notifier: OnceLock<Notifier>,
 }
 
 /// A transport that is told once.
@@ -85,6 +88,18 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// A call has changed attributes, and its answer does not say so: without a word the kernel would let programs run with set-ID bits that are
+    /// gone. This waits for no call: only notifications of data do.
+    pub fn attributes_changed(&self, inode: u64) {
+        let notification = Notification::InvalInode {
+            inode,
+            offset: -1,
+            bytes: 0,
+        };
+        // Refused if the kernel does not know the inode any more, or the session ends.
+        let _ = self.notifier.get().map(|notifier| notifier.notify(&notification));
     }
 
     /// Answers a change, when its mode says so.

@@ -44,6 +44,9 @@ pub(super) struct MountArgs {
     /// Size of the log, at least 128 KiB [default: an eighth of the first device, at most 64 MiB]
     #[arg(long, value_name = "SIZE")]
     pub log: Option<Size>,
+    /// Take no changes; a log of a mount before is digested all the same
+    #[arg(long)]
+    pub read_only: bool,
     /// Let other users in, whom permissions then keep apart [default: as root]
     #[arg(long)]
     pub allow_other: bool,

@@ -79,6 +79,7 @@ fn settings(args: &MountArgs, source: &str) -> Settings {
             source: source.to_owned(),
             allow_other: args.allow_other || is_root,
             default_permissions: true,
+            read_only: args.read_only,
             no_suid_no_dev: !args.suid_dev,
             ..MountOptions::default()
         },
