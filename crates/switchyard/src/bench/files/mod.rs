@@ -14,6 +14,7 @@ mod work;
 mod workload;
 
 use super::rounds::{ROUNDS, SECONDS, bar, median};
+use super::store::{RAW_BYTES, raw};
 use crate::failure::{Failure, within};
 use crate::fs::ModeArg;
 use crate::machine;
@@ -23,10 +24,13 @@ use clap::Args;
 use report::{MediumRows, Row};
 use side::{Medium, Peer, Side, mode_name, sides};
 use std::path::PathBuf;
+use std::time::Duration;
 use task::{Figures, Task, Tools};
 
 pub use work::{ClientArgs, run as be_client};
 
+/// For one raw overwrite's figure: it tells whether the disk was busy with something else.
+const RAW_TIME: Duration = Duration::from_millis(200);
 /// Bytes of each file system.
 const SIZE: std::ops::RangeInclusive<u64> = 512 << 20..=1 << 40;
 
@@ -154,7 +158,11 @@ fn measure(
 ) -> anyhow::Result<MediumRows> {
     let bar = bar(args.json);
     let mut figures = vec![vec![Vec::new(); sides.len()]; tasks.len()];
+    let mut raws = Vec::new();
     for round in 0..args.rounds {
+        if medium == Medium::Ssd {
+            raws.push(raw(&args.dir, 1, RAW_BYTES, RAW_TIME)?.p50_us);
+        }
         for turn in 0..sides.len() {
             let place = (turn + round) % sides.len();
             let side = &sides[place];
@@ -180,6 +188,7 @@ fn measure(
     };
     Ok(MediumRows {
         medium,
+        raw_overwrite_us: (!raws.is_empty()).then(|| median(raws)),
         mode: mode_name(medium.mode(args.mode)),
         sides: sides
             .iter()

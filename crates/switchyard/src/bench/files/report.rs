@@ -32,6 +32,8 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 pub(super) struct MediumRows {
     pub medium: Medium,
+    /// One overwrite of 4 KiB, O_DIRECT, O_DSYNC, of a disk.
+    pub raw_overwrite_us: Option<f64>,
     pub mode: &'static str,
     /// Names, and what each is.
     pub sides: Vec<(String, String)>,
@@ -96,6 +98,9 @@ fn print(medium: &MediumRows) {
     println!("\n{}", medium_name(medium.medium));
     for (name, about) in &medium.sides {
         println!("  {name}: {about}");
+    }
+    if let Some(us) = medium.raw_overwrite_us {
+        println!("  raw overwrite of 4 KiB, O_DIRECT, O_DSYNC: p50 {us:.1} µs");
     }
     let peers = &medium.sides[1..];
     let mut line = format!("{:<36} {:<4}", "µs, and a peer's by ours", "");
@@ -168,6 +173,12 @@ fn table(html: &mut String, medium: &MediumRows) {
     for (name, about) in &medium.sides {
         let _ = write!(html, "<li>{}: {}", escape(name), escape(about));
     }
+    if let Some(us) = medium.raw_overwrite_us {
+        let _ = write!(
+            html,
+            "<li>raw overwrite of 4 KiB, O_DIRECT, O_DSYNC: p50 {us:.1} µs"
+        );
+    }
     html.push_str("</ul>");
     let mut numbers = Vec::new();
     for (place, (name, _)) in medium.sides.iter().enumerate() {
@@ -231,6 +242,7 @@ mod tests {
         let task = Task::Client(Workload::Stat);
         let medium = MediumRows {
             medium: Medium::Mem,
+            raw_overwrite_us: None,
             mode: "sync",
             sides: vec![("switchyard".into(), "a".into()), ("ext4".into(), "b".into())],
             rows: vec![row(task, "switchyard", 4.0), row(task, "ext4", 1.0)],

@@ -289,7 +289,10 @@ impl Work {
                 ensure!(about.len() == SMALL as u64, "a file has another size");
                 Ok(())
             }
-            Workload::Open => Ok(drop(File::open(self.any())?)),
+            Workload::Open => {
+                File::open(self.any())?;
+                Ok(())
+            }
             Workload::Read4k => {
                 let at = self.rng.below(CACHED_BYTES / 4096) * 4096;
                 self.get(4096, at)
