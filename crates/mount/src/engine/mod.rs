@@ -24,6 +24,7 @@ mod placing;
 mod recover;
 mod shared;
 mod state;
+mod tiering;
 mod touches;
 mod turn;
 mod worker;
@@ -31,10 +32,11 @@ mod write;
 
 pub use digester::Counts;
 pub use failure::{Failure, Mode, Options};
-pub use migrator::{Migration, TierStatus, tier_name};
+
 pub use patience::Patience;
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
 pub use state::Done;
+pub use tiering::{Migration, TierStatus, tier_name};
 pub use turn::Turn;
 pub use write::Write;
 
@@ -46,11 +48,11 @@ use fs::log::{Options as LogOptions, Ticket, Writer};
 use fs::media::Volume;
 use fs::tree::Tree;
 use gate::Gate;
-use migrator::Migrator;
 use os::sync::{Arc, Mutex, PoisonError, thread};
 use placing::Placing;
 use shared::{Shared, SharedOptions};
 use state::{LOOK_AGAIN, Locked, State};
+use tiering::Migrator;
 use turn::Wanted;
 
 /// Threads that write the log where the caller does not: while one writes, the other takes what came meanwhile.

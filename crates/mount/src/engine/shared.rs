@@ -3,8 +3,8 @@
 use super::digester::Keeper;
 use super::failure::Mode;
 use super::gate::Gate;
-use super::migrator::{Migration, Migrator};
 use super::state::Locked;
+use super::tiering::{Migration, Migrator};
 use crate::media::Disks;
 use fs::media::Volume;
 use os::sync::{Arc, Mutex, MutexGuard, PoisonError};

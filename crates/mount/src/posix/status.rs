@@ -29,7 +29,7 @@ fn migration_json(of: &Migration) -> String {
         .failed
         .map_or("null".into(), |tier| format!("\"{}\"", tier_name(tier)));
     format!(
-        r#"{{"tiers":[{tiers}],"moved_down_bytes":{},"moved_up_bytes":{},"moves":{},"bytes_per_second":{},"waiting_bytes":{},"dropped_bytes":{},"damaged_blocks":{},"failed":{failed}}}"#,
+        r#"{{"tiers":[{tiers}],"moved_down_bytes":{},"moved_up_bytes":{},"moves":{},"bytes_per_second":{},"waiting_bytes":{},"dropped_bytes":{},"damaged_blocks":{},"failed":{failed},"stopped":{}}}"#,
         bytes(of.down_blocks),
         bytes(of.up_blocks),
         of.moves,
@@ -37,6 +37,7 @@ fn migration_json(of: &Migration) -> String {
         bytes(of.waiting_blocks),
         bytes(of.dropped_blocks),
         of.damaged_blocks,
+        of.is_stopped,
     )
 }
 

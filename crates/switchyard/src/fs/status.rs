@@ -97,6 +97,9 @@ fn tell_migration(value: &Value) {
     if value["damaged_blocks"].as_u64().unwrap_or_default() > 0 {
         println!("  {} damaged blocks stay where they are", value["damaged_blocks"]);
     }
+    if value["stopped"].as_bool() == Some(true) {
+        println!("  nothing moves any more: the tree could not be read; run `switchyard fs check`");
+    }
     if let Some(tier) = value["failed"].as_str() {
         println!("  nothing moves to {tier} any more: a write has failed");
     }

@@ -7,6 +7,7 @@
 //! Processor time is of two kinds. A client's is its process's. All else that the machine's processors did meanwhile is the file
 //! system's: our server's, the kernel's threads', the loop device's. So nothing else may run.
 
+mod args;
 mod report;
 mod side;
 mod task;
@@ -16,80 +17,22 @@ mod workload;
 use super::rounds::{ROUNDS, SECONDS, bar, median};
 use super::store::{RAW_BYTES, raw};
 use crate::failure::{Failure, within};
-use crate::fs::ModeArg;
 use crate::machine;
 use crate::size::Size;
 use anyhow::{Context, bail};
-use clap::Args;
+use args::Medium;
 use report::{MediumRows, Row};
-use side::{Medium, Peer, Side, mode_name, sides};
-use std::path::PathBuf;
+use side::{Side, mode_name, sides};
 use std::time::Duration;
 use task::{Figures, Task, Tools};
 
+pub use args::FilesArgs;
 pub use work::{ClientArgs, run as be_client};
 
 /// For one raw overwrite's figure: it tells whether the disk was busy with something else.
 const RAW_TIME: Duration = Duration::from_millis(200);
 /// Bytes of each file system.
 const SIZE: std::ops::RangeInclusive<u64> = 512 << 20..=1 << 40;
-
-/// `switchyard bench fs`.
-#[derive(Args)]
-#[command(
-    after_help = "Needs root: for loop devices, and for `Y` in /sys/module/fuse/parameters/enable_uring, with which the mount is faster. \
-    Peers that cannot be made, and programs that are not installed, are left out by name. Nothing else may run on the machine.\n\n\
-    Examples:\n  switchyard bench fs --dir /srv --report fs.html\n  \
-    switchyard bench fs --media ssd --mode sync --only create,append,varmail --peers ext4 --rounds 7"
-)]
-pub struct FilesArgs {
-    /// Directory on the disk to measure, for files that the command removes again
-    #[arg(long, value_name = "DIR", default_value = ".")]
-    pub dir: PathBuf,
-    /// Devices of all sides
-    #[arg(
-        long,
-        value_name = "MEDIUM,…",
-        value_delimiter = ',',
-        default_value = "mem,ssd"
-    )]
-    pub media: Vec<Medium>,
-    /// When calls of our mount return [default: sync on mem and nvm, ordered on ssd]
-    #[arg(long)]
-    pub mode: Option<ModeArg>,
-    /// File systems of the kernel beside ours
-    #[arg(
-        long,
-        value_name = "KIND,…",
-        value_delimiter = ',',
-        default_value = "ext4,xfs,btrfs"
-    )]
-    pub peers: Vec<Peer>,
-    /// Measure ours alone
-    #[arg(long, conflicts_with = "peers")]
-    pub alone: bool,
-    /// Only these tasks, by the names that --json has
-    #[arg(long, value_name = "TASK,…", value_delimiter = ',')]
-    pub only: Vec<String>,
-    /// Size of each file system
-    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
-    pub size: Size,
-    /// Seconds of each case
-    #[arg(long, value_name = "S", default_value_t = 0.5, allow_negative_numbers = true)]
-    pub seconds: f64,
-    /// Operations of each case of a database
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    pub count: u64,
-    /// Rounds; the report has medians
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub rounds: usize,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Write a report as one HTML page
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-}
 
 /// Runs it.
 pub fn run(args: &FilesArgs) -> anyhow::Result<()> {
@@ -112,19 +55,11 @@ pub fn run(args: &FilesArgs) -> anyhow::Result<()> {
         left_out.extend(
             missing
                 .into_iter()
-                .map(|why| format!("on {}: {why}", medium_name(medium))),
+                .map(|why| format!("on {}: {why}", medium.name())),
         );
         media.push(measure(args, medium, &sides, &tasks, &tools)?);
     }
     report::tell(args, &machine::about(), &media, &left_out)
-}
-
-fn medium_name(medium: Medium) -> &'static str {
-    match medium {
-        Medium::Mem => "mem",
-        Medium::Nvm => "nvm",
-        Medium::Ssd => "ssd",
-    }
 }
 
 /// What is to be done, and can be.

@@ -1,8 +1,7 @@
 //! What `switchyard bench fs` tells: tables, JSON, one HTML page; beside the paper's numbers, which are of another machine.
 
-use super::side::Medium;
+use super::args::{FilesArgs, Medium};
 use super::task::{Figures, Task};
-use super::{FilesArgs, medium_name};
 use crate::machine::About;
 use crate::out;
 use crate::report::escape::escape;
@@ -95,7 +94,7 @@ fn title(args: &FilesArgs, about: &About) -> String {
 }
 
 fn print(medium: &MediumRows) {
-    println!("\n{}", medium_name(medium.medium));
+    println!("\n{}", medium.medium.name());
     for (name, about) in &medium.sides {
         println!("  {name}: {about}");
     }
@@ -169,7 +168,7 @@ fn page(args: &FilesArgs, about: &About, media: &[MediumRows], left_out: &[Strin
 }
 
 fn table(html: &mut String, medium: &MediumRows) {
-    let _ = write!(html, "<h2>{}</h2><ul>", medium_name(medium.medium));
+    let _ = write!(html, "<h2>{}</h2><ul>", medium.medium.name());
     for (name, about) in &medium.sides {
         let _ = write!(html, "<li>{}: {}", escape(name), escape(about));
     }

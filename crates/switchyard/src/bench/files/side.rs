@@ -1,20 +1,18 @@
 //! The sides of `switchyard bench fs`: our mount, and the kernel's file systems on the same kind of device, each with a directory.
 
-use super::super::looped::{Loop, MEMORY, fill, tool};
+use super::super::looped::{Loop, fill, tool};
 use super::super::store::{Scratch, scratch};
-use super::FilesArgs;
+use super::args::{FilesArgs, Medium, Peer};
 use super::work::settle;
 use crate::fs::ModeArg;
 use anyhow::{Context, ensure};
-use clap::ValueEnum;
 use mount::posix::STATUS;
 use rustix::process::{Pid, Signal, kill_process};
-use serde::Serialize;
 use serde_json::Value;
 use std::any::Any;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,65 +22,6 @@ const NVM: &str = "latency=500ns,rate=20GB/s";
 const QUIET: Duration = Duration::from_millis(2500);
 /// A digest that has not ended by then is not waited for.
 const REST_TIME_MAX: Duration = Duration::from_secs(20);
-/// A file system of the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Peer {
-    Ext4,
-    Xfs,
-    Btrfs,
-}
-
-impl Peer {
-    /// As `mkfs` has it.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ext4 => "ext4",
-            Self::Xfs => "xfs",
-            Self::Btrfs => "btrfs",
-        }
-    }
-
-    /// The one that a directory is on. The numbers are those of Linux' `magic.h`.
-    fn of(dir: &Path) -> Option<Self> {
-        match rustix::fs::statfs(dir).ok()?.f_type as u64 {
-            0xef53 => Some(Self::Ext4),
-            0x5846_5342 => Some(Self::Xfs),
-            0x9123_683e => Some(Self::Btrfs),
-            _ => None,
-        }
-    }
-}
-
-/// The device of all sides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Medium {
-    /// Memory: ours with the time of NVM, peers on loop devices over memory
-    Mem,
-    /// A mapped file in memory, peers on loop devices over memory
-    Nvm,
-    /// A file in DIR, by direct I/O; peers on loop devices over files there, and DIR itself
-    Ssd,
-}
-
-impl Medium {
-    pub(super) fn mode(self, asked: Option<ModeArg>) -> ModeArg {
-        let usual = match self {
-            Self::Mem | Self::Nvm => ModeArg::Sync,
-            Self::Ssd => ModeArg::Ordered,
-        };
-        asked.unwrap_or(usual)
-    }
-
-    /// Where files of devices are.
-    fn dir(self, args: &FilesArgs) -> &Path {
-        match self {
-            Self::Mem | Self::Nvm => Path::new(MEMORY),
-            Self::Ssd => &args.dir,
-        }
-    }
-}
-
 /// A mounted file system that is taken away at the end.
 pub(super) struct Side {
     pub name: String,

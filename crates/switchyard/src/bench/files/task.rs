@@ -4,7 +4,7 @@ use super::super::databases::{DRIVER, python, rocksdb_arguments, rocksdb_times, 
 use super::super::looped::tool;
 use super::super::rounds::median;
 use super::super::store::{Scratch, scratch};
-use super::FilesArgs;
+use super::args::FilesArgs;
 use super::side::Directory;
 use super::work::{Told, settle};
 use super::workload::Workload;
