@@ -185,7 +185,8 @@ pub enum Tier {
 }
 
 impl Tier {
-    fn from_u8(byte: u8) -> Option<Self> {
+    /// The one that has this number, as an inode and a superblock have it.
+    pub fn from_u8(byte: u8) -> Option<Self> {
         [Self::Memory, Self::Flash, Self::Disk]
             .into_iter()
             .find(|tier| *tier as u8 == byte)

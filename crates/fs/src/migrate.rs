@@ -63,6 +63,11 @@ struct Piece {
 }
 
 impl Piece {
+    /// Its old record goes, and each run becomes one.
+    fn keys(&self) -> u64 {
+        1 + self.to.len() as u64
+    }
+
     /// Reads its blocks. The first one that is not what the tree says, if there is one.
     fn read(&self, media: &dyn Media, bytes: &mut [u8]) -> Option<Damaged> {
         let is_read = media.read(self.extent.run.place, bytes).is_ok();
@@ -140,6 +145,27 @@ impl Move {
     /// Blocks of it.
     pub fn blocks(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.extent.run.blocks).sum()
+    }
+
+    /// Keys of the tree that its end changes, at most.
+    pub fn keys(&self) -> u64 {
+        self.pieces.iter().map(Piece::keys).sum()
+    }
+
+    /// Leaves what would change more keys than so many.
+    ///
+    /// # Errors
+    /// The tree takes no changes.
+    pub fn limit_keys(&mut self, tree: &mut Tree, media: &dyn Media, keys_max: u64) -> Result<(), Error> {
+        let mut keys = 0;
+        let fit = self.pieces.iter().take_while(|piece| {
+            keys += piece.keys();
+            keys <= keys_max
+        });
+        let count = fit.count();
+        let left = self.pieces.split_off(count);
+        let runs = left.into_iter().flat_map(|piece| piece.to);
+        runs.into_iter().try_for_each(|run| tree.give_back(media, run))
     }
 
     /// Copies the data. Damaged ones are noted, and left alone. A commit flushes what was written here before its root.

@@ -47,6 +47,14 @@ impl Pieces {
         self.found.push((at, bytes, from));
     }
 
+    /// Where blocks are read, and from which byte of what is read on, in order.
+    pub fn places(&self) -> impl Iterator<Item = (usize, Place)> {
+        self.found.iter().filter_map(|(at, _, spot)| match spot {
+            Spot::Memory(..) => None,
+            Spot::Blocks(place, ..) => Some((*at, *place)),
+        })
+    }
+
     /// Bytes that are read.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -268,6 +268,12 @@ impl Tiers {
             .append(&mut behind.split_off(&(inode.saturating_add(1), 0)));
     }
 
+    /// Whether a tier is too full although nothing more can leave it: the rest is pinned, or there is no room below.
+    pub fn is_stuck(&self, tier: Tier) -> bool {
+        let state = self.tiers[index(tier)].as_ref();
+        state.is_some_and(|state| state.is_emptying && state.stuck_at.is_some())
+    }
+
     /// Whether the driver is to show the policy what files have: some tier is too full, and something may yet be found.
     pub fn wants_round(&self) -> bool {
         ALL.iter().any(|tier| self.excess(*tier) > 0)

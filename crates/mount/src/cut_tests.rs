@@ -19,7 +19,39 @@ const SECTOR: usize = 512;
 
 /// A device with a write cache.
 #[derive(Debug)]
-pub(crate) struct Volatile(Mutex<Content>);
+pub(crate) struct Volatile {
+    content: Mutex<Content>,
+    power: Arc<Power>,
+}
+
+/// Power that goes at a certain write: what comes later is not kept.
+#[derive(Debug)]
+pub(crate) struct Power(AtomicU64);
+
+impl Power {
+    /// So many writes and flushes, of all devices together, go well.
+    pub fn lasts_for(&self, writes: u64) {
+        self.0.store(writes, Ordering::SeqCst);
+    }
+
+    /// How many are left.
+    pub fn left(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn takes(&self) -> bool {
+        let less = |left: u64| left.checked_sub(1);
+        self.0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+            .is_ok()
+    }
+}
+
+impl Default for Power {
+    fn default() -> Self {
+        Self(AtomicU64::new(u64::MAX))
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct Content {
@@ -32,16 +64,18 @@ pub(crate) struct Content {
 }
 
 impl Volatile {
-    pub fn new(bytes: Vec<u8>) -> Self {
-        Self(Mutex::new(Content {
+    pub fn new(bytes: Vec<u8>, power: &Arc<Power>) -> Self {
+        let content = Mutex::new(Content {
             seen: bytes.clone(),
             kept: bytes,
             pending: Vec::new(),
-        }))
+        });
+        let power = Arc::clone(power);
+        Self { content, power }
     }
 
     fn with<R>(&self, act: impl FnOnce(&mut Content) -> R) -> R {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.content.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn bytes(&self) -> u64 {
@@ -60,7 +94,9 @@ impl Volatile {
         let at = offset as usize;
         self.with(|content| {
             content.seen[at..at + bytes.len()].copy_from_slice(bytes);
-            content.pending.push((at, bytes.to_vec()));
+            if self.power.takes() {
+                content.pending.push((at, bytes.to_vec()));
+            }
         });
         Ok(())
     }
@@ -72,6 +108,9 @@ impl Volatile {
         thread::sleep(Duration::from_micros(20));
         let at = offset as usize;
         self.with(|content| {
+            if !self.power.takes() {
+                return;
+            }
             content.kept[at..at + bytes.len()].copy_from_slice(bytes);
             content.pending.retain(|(from, _)| *from != at);
         });
@@ -80,6 +119,9 @@ impl Volatile {
 
     pub fn flush(&self) -> Result<(), MediaError> {
         self.with(|content| {
+            if !self.power.takes() {
+                return;
+            }
             for (at, bytes) in content.pending.drain(..) {
                 content.kept[at..at + bytes.len()].copy_from_slice(&bytes);
             }
@@ -89,13 +131,13 @@ impl Volatile {
 
     /// Stops the device.
     pub fn freeze(&self) -> MutexGuard<'_, Content> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Content {
     /// What a cut leaves: of each write that was not flushed some sectors.
-    fn cut(&self, rng: &mut Rng) -> Vec<u8> {
+    pub(crate) fn cut(&self, rng: &mut Rng) -> Vec<u8> {
         let mut left = self.kept.clone();
         let share = [0.0, 0.5, 1.0][rng.below(3) as usize];
         for (at, bytes) in &self.pending {
@@ -111,7 +153,7 @@ impl Content {
 }
 
 /// Does a call, and waits for room if it must.
-fn call<R>(
+pub(crate) fn call<R>(
     engine: &Engine,
     call: impl Fn(&mut Client, &mut Call<'_, '_>) -> Result<R, fs::client::Failure>,
 ) -> R {
@@ -126,13 +168,26 @@ fn call<R>(
     }
 }
 
-fn wait(engine: &Engine, ticket: Ticket) {
+pub(crate) fn wait(engine: &Engine, ticket: Ticket) {
     let (tell, told) = mpsc::channel();
     engine.when_durable(
         ticket,
         Box::new(move |result| tell.send(result).expect("it waits")),
     );
     told.recv().expect("it is told").expect("the medium works");
+}
+
+/// Writes, and waits for room if it must.
+pub(crate) fn write_all(engine: &Engine, write: &Write<'_>) {
+    let written = loop {
+        match engine.write(write) {
+            Err(Failure::Busy | Failure::Stalled) => {
+                engine.wait_for_room();
+            }
+            written => break written.expect("there is room"),
+        }
+    };
+    assert_eq!(written.bytes, write.data.len());
 }
 
 fn data_of(number: u64) -> Vec<u8> {
@@ -159,15 +214,7 @@ fn work(engine: &Engine, first: u64, stop: &AtomicBool, done: &AtomicU64) {
             data: &data,
             takes_set_id: false,
         };
-        let written = loop {
-            match engine.write(&write) {
-                Err(Failure::Busy | Failure::Stalled) => {
-                    engine.wait_for_room();
-                }
-                written => break written.expect("there is room"),
-            }
-        };
-        assert_eq!(written.bytes, data.len());
+        write_all(engine, &write);
         let ticket = call(engine, |client, call| {
             let (from, to) = ((ROOT_INODE, new.as_bytes()), (ROOT_INODE, name.as_bytes()));
             client.rename(call, from, to, fs::client::Rename::default())
@@ -209,7 +256,7 @@ fn assert_all(engine: &Engine, first: u64, (last, begun): (u64, u64)) {
 fn cuts(blocks: &[usize], is_immediate: bool, mode: Mode, seed: u64) {
     let mut rng = Rng::new(seed);
     let mut images: Vec<Vec<u8>> = blocks.iter().map(|blocks| vec![0; blocks * 4096]).collect();
-    let disks = |images: &[Vec<u8>]| Disks::volatile(images.to_vec(), is_immediate);
+    let disks = |images: &[Vec<u8>]| Disks::volatile(images.to_vec(), is_immediate, &Arc::default());
     let new = Make {
         uuid: Uuid::from_u64_pair(seed, 7),
         devices: blocks

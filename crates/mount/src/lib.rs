@@ -13,3 +13,5 @@ mod cut_tests;
 pub mod engine;
 pub mod media;
 pub mod posix;
+#[cfg(test)]
+mod tier_tests;

@@ -222,8 +222,12 @@ impl Disks {
 
     /// Devices with these contents that lose power.
     #[cfg(test)]
-    pub(crate) fn volatile(contents: Vec<Vec<u8>>, is_immediate: bool) -> Self {
-        let device = |bytes| Storage::Volatile(crate::cut_tests::Volatile::new(bytes), is_immediate);
+    pub(crate) fn volatile(
+        contents: Vec<Vec<u8>>,
+        is_immediate: bool,
+        power: &Arc<crate::cut_tests::Power>,
+    ) -> Self {
+        let device = |bytes| Storage::Volatile(crate::cut_tests::Volatile::new(bytes, power), is_immediate);
         Self(contents.into_iter().map(device).collect())
     }
 

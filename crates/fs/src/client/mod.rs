@@ -15,6 +15,7 @@ pub mod budget;
 mod content;
 mod data;
 mod names;
+mod pin;
 mod read;
 mod set;
 

@@ -1,10 +1,10 @@
 //! The digest: what the log has goes into the tree, and the log gets its room back.
 
 use super::gate::Gate;
-use super::recover::{devices_for_data, digest_frames, read_frames};
+use super::placing::Placing;
+use super::recover::{digest_frames, read_frames};
 use super::state::{Locked, State};
 use crate::media::{Disks, First};
-use fs::client::Budget;
 use fs::digest::DigestError;
 use fs::grants::{Grants, Reason};
 use fs::log::{Frame, Reader, Ring, Ticket};
@@ -33,6 +33,7 @@ pub(crate) struct Keeper {
     pub roots: [u64; 2],
     pub disks: Disks,
     pub gate: Arc<Gate>,
+    pub placing: Placing,
     pub counts: Counts,
 }
 
@@ -67,6 +68,11 @@ impl Keeper {
             self.grant_if_wanted(locked);
         }
         self.commit(locked)?;
+        if self.placing.is_first_fast() {
+            // Little is promised now: more of the fastest device can be granted than later.
+            let mut state = locked.lock();
+            self.grant_blocks(&mut state);
+        }
         Ok(())
     }
 
@@ -91,13 +97,15 @@ impl Keeper {
                 counts.first_refused = counts.first_refused.or(first);
             };
             self.gate.pass();
+            let placing = &mut self.placing;
+            let order = |tree: &Tree, frames: &[Frame]| placing.order(tree, frames);
             let parts = (&mut self.tree, &mut self.disks);
             let done = digest_frames(
                 parts,
                 self.log,
                 &mut self.digested,
                 (rest, &mut self.grants),
-                tell,
+                (order, tell),
             )?;
             self.frame.0 += done as u64;
             rest = &rest[done..];
@@ -115,9 +123,8 @@ impl Keeper {
     }
 
     /// Tells the client what room there is.
-    pub fn tell_room(&self, state: &mut State) {
-        let devices = devices_for_data(&self.tree);
-        state.client.set_budget(Budget::of(&self.tree, &devices));
+    pub fn tell_room(&mut self, state: &mut State) {
+        self.placing.divide(&self.tree, &mut state.client);
         state.free = (0..self.tree.devices() as u8)
             .map(|device| self.tree.free(device))
             .collect();
@@ -129,13 +136,17 @@ impl Keeper {
         self.gate.pass();
         let wanted = std::mem::take(&mut state.blocks_wanted);
         let mut near = None;
-        for device in devices_for_data(&self.tree) {
+        for (device, limit) in self
+            .placing
+            .for_grants(&self.tree, state.client.blocks_unpromised().0)
+        {
+            let (mut limit, mut kept) = (limit, 0);
             for _ in 0..PIECES_MAX {
                 let left = state.client.blocks_left();
-                let kept = BLOCKS_KEPT.min(self.tree.free(device) / KEPT_PARTS).max(wanted);
+                kept = BLOCKS_KEPT.min(self.tree.free(device) / KEPT_PARTS).max(wanted);
                 let (first, others) = state.client.blocks_unpromised();
                 let unpromised = if device == 0 { first } else { others };
-                let count = kept.saturating_sub(left).min(unpromised);
+                let count = kept.saturating_sub(left).min(unpromised).min(limit);
                 if count == 0 {
                     break;
                 }
@@ -144,8 +155,13 @@ impl Keeper {
                 };
                 self.tell_room(state);
                 near = Some(run.end());
+                limit -= run.blocks;
                 self.grants.grant(run);
                 state.client.grant_blocks(run);
+            }
+            // Slower devices get data when this one has none left for them.
+            if kept > 0 && state.client.blocks_left() >= kept {
+                break;
             }
         }
         state.are_blocks_denied = state.client.blocks_left() < wanted;

@@ -2,10 +2,14 @@
 
 use fs::errno::Errno;
 use os::sync::Arc;
+use std::time::Duration;
 use thiserror::Error as ErrorOf;
 
 /// Bytes of nodes in memory, of each of the two trees.
 const CACHE_BYTES: usize = 64 << 20;
+
+/// Between two looks at what was touched, and what is to move.
+const MIGRATES_EVERY: Duration = Duration::from_secs(1);
 
 /// When a call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +33,8 @@ pub struct Options {
     pub checks_permissions: bool,
     /// Open it although acknowledged calls are lost.
     pub despite_damage: bool,
+    /// Where devices are of several tiers: between two looks at what is to move. None: data move by [`Engine::migrate`](super::Engine::migrate) only.
+    pub migrates_every: Option<Duration>,
     /// Hears of what goes wrong later.
     pub tell: Arc<dyn Fn(&str) + Send + Sync>,
 }
@@ -41,6 +47,7 @@ impl Default for Options {
             cache_bytes: CACHE_BYTES,
             checks_permissions: true,
             despite_damage: false,
+            migrates_every: Some(MIGRATES_EVERY),
             tell: Arc::new(|_| {}),
         }
     }

@@ -8,7 +8,8 @@
 //! # Threads
 //! The log's threads write frames, several at once. Where the medium is memory, the caller writes the frame itself. The digest's thread has
 //! the tree that changes; readers have one of their own, which follows the newest root. So nobody waits for a digest, unless the log is
-//! full. The lock of the keeper is taken before that of the state, never the other way round.
+//! full. Where devices are of several tiers, a thread moves data between them. The lock of the migrator is taken before that of the keeper, and this one
+//! before that of the state, never the other way round.
 //!
 //! # Failures
 //! After a failed write of the log, or a failed digest, nothing changes any more ([`Failure`]). Reads go on.
@@ -17,19 +18,25 @@ mod digester;
 mod failure;
 mod gate;
 mod logger;
+mod migrator;
 mod patience;
+mod placing;
 mod recover;
 mod shared;
 mod state;
+mod tiering;
+mod touches;
 mod turn;
 mod worker;
 mod write;
 
 pub use digester::Counts;
 pub use failure::{Failure, Mode, Options};
+
 pub use patience::Patience;
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
 pub use state::Done;
+pub use tiering::{Migration, TierStatus, tier_name};
 pub use turn::Turn;
 pub use write::{Write, Wrote};
 
@@ -42,8 +49,10 @@ use fs::media::Volume;
 use fs::tree::Tree;
 use gate::Gate;
 use os::sync::{Arc, Mutex, PoisonError, thread};
+use placing::Placing;
 use shared::{Shared, SharedOptions};
 use state::{LOOK_AGAIN, Locked, State};
+use tiering::Migrator;
 use turn::Wanted;
 
 /// Threads that write the log where the caller does not: while one writes, the other takes what came meanwhile.
@@ -97,13 +106,18 @@ impl Engine {
             roots: [start; 2],
             disks: disks.clone(),
             gate: Arc::clone(&gate),
+            placing: Placing::of(&opened.volume),
             counts: Counts::default(),
         };
         keeper.tell_room(&mut state);
         keeper.grant_blocks(&mut state);
+        let migrator = Migrator::of(&opened.volume);
+        let tiers = opened.volume.devices.iter().map(|device| device.tier);
+        state.touches.tiers = tiers.collect();
         let shared = Arc::new(Shared {
             options: SharedOptions {
                 mode,
+                migrates_every: options.migrates_every,
                 tell: Arc::clone(&options.tell),
             },
             disks,
@@ -112,6 +126,8 @@ impl Engine {
             locked: Locked::new(state),
             gate,
             keeper: Mutex::new(keeper),
+            migrator: migrator.map(Mutex::new),
+            migration: Mutex::default(),
         });
         Ok((Self::start(shared), opened.recovery))
     }
@@ -127,7 +143,11 @@ impl Engine {
         let count = if shared.is_immediate { 1 } else { LOG_THREADS };
         let log = (0..count).map(|_| spawn("fs-log", Shared::write_in_turn));
         let digest = spawn("fs-digest", Shared::digest_in_turn);
-        let threads = Mutex::new(log.chain([digest]).collect());
+        let tiers = shared
+            .migrator
+            .is_some()
+            .then(|| spawn("fs-tiers", Shared::migrate_in_turn));
+        let threads = Mutex::new(log.chain([digest]).chain(tiers).collect());
         Self { shared, threads }
     }
 
@@ -218,6 +238,9 @@ impl Engine {
                 let found = client.overlay().pieces(below, (inode, offset), bytes.len());
                 found.map_err(ClientFailure::from)
             });
+            if let Ok(pieces) = &pieces {
+                turn.state.touches.read((inode, offset), pieces);
+            }
             (pieces, self.shared.gate.enter())
         });
         let pieces = pieces?;
@@ -233,6 +256,11 @@ impl Engine {
     /// Brings all that is durable into the tree.
     pub fn digest(&self) {
         self.shared.digest_once();
+    }
+
+    /// Moves data between tiers, as far as the policy wants that now. Nothing if all devices are of one tier.
+    pub fn migrate(&self) {
+        self.shared.migrate_once();
     }
 
     /// What the engine has to tell.
@@ -256,6 +284,11 @@ impl Engine {
             log_used_bytes: state.used(),
             frames: state.newest.0,
             digest: counts,
+            migration: self
+                .shared
+                .migrator
+                .is_some()
+                .then(|| self.shared.migration().clone()),
             failure: state.failure.clone(),
         }
     }
@@ -283,6 +316,7 @@ impl Engine {
         self.shared.locked.lock().is_stopping = true;
         self.shared.locked.records.notify_all();
         self.shared.locked.digest.notify_all();
+        self.shared.locked.tiers.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A panic was reported when it happened.
@@ -313,6 +347,8 @@ pub struct Status {
     pub frames: u64,
     /// What digests have done.
     pub digest: Counts,
+    /// What has moved between tiers; none if all devices are of one.
+    pub migration: Option<Migration>,
     /// Why nothing changes any more.
     pub failure: Option<Failure>,
 }

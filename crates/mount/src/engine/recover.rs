@@ -254,7 +254,8 @@ impl Opening<'_> {
                 recovery.refused += found.refused.len() as u64;
             };
             let parts = (&mut *self.tree, &mut self.disks);
-            let done = digest_frames(parts, log, digested, (rest, &mut self.grants), tell)?;
+            let order = |tree: &Tree, _: &[Frame]| devices_for_data(tree);
+            let done = digest_frames(parts, log, digested, (rest, &mut self.grants), (order, tell))?;
             rest = &rest[done..];
             if rest.is_empty() {
                 return Ok(());
@@ -395,7 +396,10 @@ pub(crate) fn digest_frames(
     (log, nonce): (u64, u64),
     digested: &mut u64,
     (frames, grants): (&[Frame], &mut Grants),
-    mut tell: impl FnMut(&fs::digest::Report),
+    (mut order, mut tell): (
+        impl FnMut(&Tree, &[Frame]) -> Vec<u8>,
+        impl FnMut(&fs::digest::Report),
+    ),
 ) -> Result<usize, DigestError> {
     let mut done = 0;
     while done < frames.len() {
@@ -406,7 +410,7 @@ pub(crate) fn digest_frames(
         let part = &rest[..if is_roomy { rest.len() } else { 1 }];
         lease(part, grants);
         let batch = Batch::new((log, nonce, *digested), part);
-        let devices = devices_for_data(tree);
+        let devices = order(tree, part);
         match digest(tree, disks, batch, (grants, &devices)) {
             Ok(report) => tell(&report),
             Err(DigestError::Tree(Error::Full(_))) => break,

@@ -1,6 +1,7 @@
 //! What the threads of an engine share under one lock: the client with what it has not digested, the log's writer, and those who wait.
 
 use super::failure::Failure;
+use super::touches::Touches;
 use fs::client::Client;
 use fs::log::{Ticket, Write, Writer};
 use fs::tree::Tree;
@@ -29,6 +30,8 @@ pub(crate) struct State {
     pub newest: Ticket,
     /// Devices with data of `Place` that were not flushed: a bit for each.
     pub unflushed: u8,
+    /// What was read and written, for the policy of tiers.
+    pub touches: Touches,
     waiting: BTreeMap<Ticket, Vec<Done>>,
     /// Roots that were written.
     pub commits: u64,
@@ -55,6 +58,7 @@ impl State {
             failure: None,
             newest: Ticket(0),
             unflushed: 0,
+            touches: Touches::default(),
             waiting: BTreeMap::new(),
             commits: 0,
             stalled: 0,
@@ -144,6 +148,8 @@ pub(crate) struct Locked {
     pub records: Condvar,
     /// The digest's thread.
     pub digest: Condvar,
+    /// The thread that moves data between tiers: it is to stop.
+    pub tiers: Condvar,
     /// Calls for which the log had no room, or no blocks were granted.
     pub room: Condvar,
 }
@@ -154,6 +160,7 @@ impl Locked {
             state: Mutex::new(state),
             records: Condvar::new(),
             digest: Condvar::new(),
+            tiers: Condvar::new(),
             room: Condvar::new(),
         }
     }

@@ -5,6 +5,7 @@ use super::failure::Failure;
 use super::state::State;
 use crate::media::Disks;
 use fs::client::{Call, Caller, Client, Failure as ClientFailure};
+use fs::format::Tier;
 use fs::inode::Time;
 use fs::log::Ticket;
 use fs::op::Op;
@@ -165,6 +166,16 @@ impl Turn<'_> {
             released += usize::from(ticket.is_some());
         }
         Ok(released > 0)
+    }
+
+    /// Whether the file system has devices of a tier.
+    pub fn has_tier(&self, tier: Tier) -> bool {
+        self.state.touches.tiers.contains(&tier)
+    }
+
+    /// A file is pinned to a tier from now on, or to none: its data are to move there.
+    pub fn pinned(&mut self, inode: u64, tier: Option<Tier>) {
+        self.state.touches.pinned(inode, tier);
     }
 
     /// The frame of the newest call.

@@ -78,13 +78,17 @@ impl Engine {
     fn write_part(&self, write: &Write<'_>, may_plan: bool) -> Result<Written, Failure> {
         let (inode, at, takes) = (write.inode, write.at, write.takes_set_id);
         let step = self.turn(|turn| {
-            turn.call(write.caller, |client, call| {
+            let step = turn.call(write.caller, |client, call| {
                 if may_plan && let Some(plan) = client.plan(call, (inode, at), write.data.len())? {
                     return Ok(Step::Planned(plan));
                 }
                 let written = client.write(call, (inode, at), write.data, takes)?;
                 Ok(Step::Done(written))
-            })
+            })?;
+            if let Where::At(offset) = at {
+                turn.state.touches.written(inode, offset);
+            }
+            Ok::<_, Failure>(step)
         })?;
         match step {
             Step::Done(written) => Ok(written),

@@ -1,6 +1,7 @@
 //! What an inode is: attributes, extended attributes, flags; and what the file system is.
 
 use super::attr::{attr_out, errno_of, statx_out};
+use super::pin::{self, TIER};
 use super::server::{Changed, Place, Server, caller_of};
 use super::status::{STATUS, json};
 use crate::engine::{Failure, Turn};
@@ -85,6 +86,7 @@ impl Server {
         let header = *call.header();
         let value = match (header.nodeid, name) {
             (ROOT_INODE, name) if name == STATUS.as_bytes() => Ok(self.status().into_bytes()),
+            (number, name) if name == TIER.as_bytes() => self.engine.turn(|turn| pin::value(turn, number)),
             (number, name) => self.engine.turn(|turn| {
                 turn.call(caller_of(&header, 0), |client, call| {
                     client.attribute(call, number, name)
@@ -127,6 +129,9 @@ impl Server {
             XATTR_REPLACE => XattrMode::Replace,
             _ => return Err(FsErrno::Invalid.into()),
         };
+        if name == TIER.as_bytes() {
+            return pin::pin(turn, header, value, mode);
+        }
         let takes_set_gid = argument.setxattr_flags & setxattr::ACL_KILL_SGID != 0;
         let ticket = turn.call(caller_of(header, 0), |client, call| {
             client.set_attribute(call, (header.nodeid, name), value, (mode, takes_set_gid))
@@ -139,6 +144,9 @@ impl Server {
         header: &InHeader,
         name: &[u8],
     ) -> Result<Changed, Failure> {
+        if name == TIER.as_bytes() {
+            return pin::unpin(turn, header);
+        }
         let ticket = turn.call(caller_of(header, 0), |client, call| {
             client.remove_attribute(call, (header.nodeid, name))
         })?;

@@ -10,10 +10,12 @@ mod attributes;
 mod content;
 mod dispatch;
 mod names;
+mod pin;
 mod server;
 mod status;
 mod workers;
 
+pub use pin::TIER;
 pub use status::STATUS;
 
 use crate::engine::{Engine, Failure};

@@ -2,7 +2,8 @@
 //! thread. Sides take turns within a round, each with a new database and, for ours, the area of the round before, which is
 //! cleaned as it goes; medians over rounds. SQLite and LevelDB are driven by Python (`databases.py`), RocksDB by its `db_bench`.
 
-use super::redis::{Loop, print_raws, raws_json};
+use super::looped::Loop;
+use super::redis::{print_raws, raws_json};
 use super::rounds::{ROUNDS, median};
 use super::store::{RAW_BYTES, Scratch, check_area, raw, scratch};
 use crate::failure::{Failure, within};
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const DRIVER: &str = include_str!("databases.py");
+pub(super) const DRIVER: &str = include_str!("databases.py");
 /// For one raw overwrite's figure.
 const RAW_TIME: Duration = Duration::from_millis(400);
 
@@ -90,55 +91,73 @@ impl Program {
                 let more = [place.to_string(), count.to_string(), bytes.to_string()];
                 words.into_iter().chain(more).collect()
             }
-            Self::Rocksdb => vec![
-                "--benchmarks=fillrandom".into(),
-                "--sync=1".into(),
-                "--histogram=1".into(),
-                "--compression_type=none".into(),
-                format!("--db={place}/it"),
-                format!("--num={count}"),
-                format!("--value_size={bytes}"),
-            ],
+            Self::Rocksdb => rocksdb_arguments("fillrandom", true, directory, count, bytes),
         }
     }
 
     /// Mean and median in µs, of what it printed.
     fn parse(self, said: &str) -> Option<Times> {
-        let number = |text: &str| text.split_whitespace().next()?.parse().ok();
         match self {
             Self::Sqlite | Self::Leveldb => {
                 let (mean, median) = said.trim().split_once(' ')?;
                 Some(Times {
-                    mean_us: number(mean)?,
-                    p50_us: number(median)?,
+                    mean_us: first_number(mean)?,
+                    p50_us: first_number(median)?,
                 })
             }
-            Self::Rocksdb => {
-                let line = said.lines().find(|line| line.starts_with("fillrandom"))?;
-                Some(Times {
-                    mean_us: number(line.split_once(" : ")?.1)?,
-                    p50_us: number(said.split_once("Percentiles: P50: ")?.1)?,
-                })
-            }
+            Self::Rocksdb => rocksdb_times(said, "fillrandom"),
         }
     }
 }
 
+/// Arguments of `db_bench` for one of its benchmarks, with a database in `directory`.
+pub(super) fn rocksdb_arguments(
+    benchmark: &str,
+    sync: bool,
+    directory: &Path,
+    count: u64,
+    bytes: u64,
+) -> Vec<String> {
+    vec![
+        format!("--benchmarks={benchmark}"),
+        format!("--sync={}", u8::from(sync)),
+        format!("--use_existing_db={}", u8::from(benchmark != "fillrandom")),
+        "--histogram=1".into(),
+        "--compression_type=none".into(),
+        format!("--db={}/it", directory.display()),
+        format!("--num={count}"),
+        format!("--value_size={bytes}"),
+    ]
+}
+
+/// What `db_bench` printed of a benchmark.
+pub(super) fn rocksdb_times(said: &str, benchmark: &str) -> Option<Times> {
+    let line = said.lines().find(|line| line.starts_with(benchmark))?;
+    Some(Times {
+        mean_us: first_number(line.split_once(" : ")?.1)?,
+        p50_us: first_number(said.split_once("Percentiles: P50: ")?.1)?,
+    })
+}
+
+fn first_number(text: &str) -> Option<f64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// The Python that has this module: another one than the distribution's may come first.
-fn python(module: &str) -> Option<&'static str> {
+pub(super) fn python(module: &str) -> Option<&'static str> {
     let has_it = |python: &&str| runs(Command::new(*python).args(["-c", &format!("import {module}")]));
     ["python3", "/usr/bin/python3"].into_iter().find(has_it)
 }
 
-fn runs(command: &mut Command) -> bool {
+pub(super) fn runs(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
 /// Of one case.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Times {
-    mean_us: f64,
-    p50_us: f64,
+pub(super) struct Times {
+    pub mean_us: f64,
+    pub p50_us: f64,
 }
 
 /// Medians of one program on one medium.
@@ -173,7 +192,7 @@ pub fn run(args: &DatabasesArgs) -> anyhow::Result<()> {
     for name in left_out {
         eprintln!("left out, because it is not installed: {name}");
     }
-    let looped = if args.no_loop { None } else { Loop::make() };
+    let looped = if args.no_loop { None } else { Loop::in_memory() };
     let mut media = vec![("disk", args.dir.clone())];
     media.extend(looped.iter().map(|it| ("loop over memory", it.directory.clone())));
     let (mut rows, mut raws) = (Vec::new(), Vec::new());

@@ -9,9 +9,11 @@
 mod block;
 mod compare;
 mod databases;
+mod files;
 mod hostile;
 mod instructions;
 mod load;
+mod looped;
 mod nbd;
 mod nvme;
 mod rack;
@@ -52,6 +54,11 @@ pub enum Comparison {
     Redis(redis::RedisArgs),
     /// Measure durable writes of SQLite, LevelDB and RocksDB, by ext4 and by `switchyard run`
     Databases(databases::DatabasesArgs),
+    /// Measure a mount of `switchyard fs` beside ext4, xfs and btrfs on the same kind of device
+    Fs(files::FilesArgs),
+    /// A client process of `bench fs`
+    #[command(hide = true)]
+    FsClient(files::ClientArgs),
 }
 
 /// `switchyard bench`.
@@ -132,6 +139,8 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Store(args)) => return store::run(args),
         Some(Comparison::Redis(args)) => return redis::run(args),
         Some(Comparison::Databases(args)) => return databases::run(args),
+        Some(Comparison::Fs(args)) => return files::run(args),
+        Some(Comparison::FsClient(args)) => return files::be_client(args),
         None => {}
     }
     check(args)?;

@@ -9,6 +9,7 @@
 //! Redis writes and syncs once for all requests that it finds, and stands still meanwhile. So the rate of `no` cannot be had: with
 //! each the figure is shown that a sync for all clients at once by a single raw overwrite would leave of it.
 
+use super::looped::Loop;
 use super::rounds::{ROUNDS, SECONDS, median};
 use super::store::{RAW_BYTES, Scratch, check_area, raw, scratch};
 use crate::failure::within;
@@ -22,7 +23,7 @@ use serde::Serialize;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,8 +35,6 @@ const START_TIME: Duration = Duration::from_secs(20);
 const RAW_BYTES_MAX: u64 = 4 << 20;
 /// Before what counts.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Bytes of the file system on the loop device.
-const LOOP_BYTES: u64 = 4 << 30;
 const OK: &[u8] = b"+OK\r\n";
 
 /// `switchyard bench redis`.
@@ -145,7 +144,7 @@ pub fn run(args: &RedisArgs) -> anyhow::Result<()> {
         dir: args.dir.clone(),
         sides: &[Side::No, Side::Always, Side::Run],
     }];
-    let looped = if args.no_loop { None } else { Loop::make() };
+    let looped = if args.no_loop { None } else { Loop::in_memory() };
     if let Some(looped) = &looped {
         media.push(Medium {
             name: "loop over memory",
@@ -503,73 +502,4 @@ fn ready(connections: &[Connection]) -> anyhow::Result<Vec<usize>> {
         .filter(|(_, it)| has_answer(it))
         .map(|(index, _)| index)
         .collect())
-}
-
-/// ext4 on a loop device over memory.
-pub(super) struct Loop {
-    image: PathBuf,
-    pub(super) directory: PathBuf,
-    is_mounted: bool,
-}
-
-impl Loop {
-    /// Makes it; says why not.
-    pub(super) fn make() -> Option<Self> {
-        let name = format!("switchyard-bench-{}", std::process::id());
-        let mut looped = Self {
-            image: Path::new("/dev/shm").join(&name),
-            directory: std::env::temp_dir().join(&name),
-            is_mounted: false,
-        };
-        match looped.mount() {
-            Ok(()) => Some(looped),
-            Err(error) => {
-                eprintln!("the loop device is left out, because {error:#}");
-                None
-            }
-        }
-    }
-
-    fn mount(&mut self) -> anyhow::Result<()> {
-        fs::File::create(&self.image)?.set_len(LOOP_BYTES)?;
-        fs::create_dir(&self.directory)?;
-        let do_not_delay = "lazy_itable_init=0,lazy_journal_init=0";
-        tool(
-            Command::new("mkfs.ext4")
-                .args(["-q", "-F", "-E", do_not_delay])
-                .arg(&self.image),
-        )?;
-        tool(
-            Command::new("mount")
-                .args(["-o", "loop"])
-                .arg(&self.image)
-                .arg(&self.directory),
-        )?;
-        self.is_mounted = true;
-        Ok(())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if self.is_mounted
-            && let Err(error) = tool(Command::new("umount").arg(&self.directory))
-        {
-            eprintln!("{error:#}");
-        }
-        // They may not have come to be.
-        let _ = fs::remove_dir(&self.directory);
-        let _ = fs::remove_file(&self.image);
-    }
-}
-
-fn tool(command: &mut Command) -> anyhow::Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("{name} does not run"))?;
-    ensure!(
-        output.status.success(),
-        "{name}: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
-    Ok(())
 }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 /// When calls return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ModeArg {
+pub enum ModeArg {
     /// When they are durable: fsync has nothing to do
     Sync,
     /// At once, and in order: a crash leaves all calls up to one, and fsync waits

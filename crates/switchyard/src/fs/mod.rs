@@ -13,6 +13,7 @@ use crate::size::Size;
 use ::fs::media::Media;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+pub use common::ModeArg;
 use common::{CheckArgs, MountArgs, StatusArgs, make_empty, open, refused};
 use device::DeviceArg;
 use mount::media::{Access, Source};

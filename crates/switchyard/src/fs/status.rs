@@ -4,10 +4,9 @@ use super::common::{StatusArgs, devices_of, open};
 use crate::failure::Failure;
 use crate::launch::Says;
 use crate::size::Size;
-use ::fs::format::Tier;
 use ::fs::media::Volume;
 use anyhow::bail;
-use mount::engine::examine_logs;
+use mount::engine::{examine_logs, tier_name};
 use mount::media::Access;
 use mount::posix::STATUS;
 use serde_json::{Value, json};
@@ -62,9 +61,47 @@ fn of_mount(dir: &Path, as_json: bool) -> anyhow::Result<()> {
             number("operations_refused")
         );
     }
+    tell_migration(&value["migration"]);
     match value["failure"].as_str() {
         Some(failure) => bail!("{shown}: {failure}"),
         None => Ok(()),
+    }
+}
+
+/// What has moved between tiers, if there are several.
+fn tell_migration(value: &Value) {
+    let size = |of: &Value, name: &str| Size(of[name].as_u64().unwrap_or_default());
+    let Some(tiers) = value["tiers"].as_array() else {
+        return;
+    };
+    for tier in tiers {
+        let name = tier["tier"].as_str().unwrap_or_default();
+        let stuck = match tier["stuck"].as_bool() {
+            Some(true) => ": too full, and nothing can leave it: lower tiers are full, or the rest is pinned",
+            _ => "",
+        };
+        println!(
+            "  tier {name}: {} of {} used{stuck}",
+            size(tier, "used_bytes"),
+            size(tier, "bytes")
+        );
+    }
+    println!(
+        "  moved: {} down, {} up, in {} moves at {}/s; {} wait",
+        size(value, "moved_down_bytes"),
+        size(value, "moved_up_bytes"),
+        value["moves"].as_u64().unwrap_or_default(),
+        size(value, "bytes_per_second"),
+        size(value, "waiting_bytes")
+    );
+    if value["damaged_blocks"].as_u64().unwrap_or_default() > 0 {
+        println!("  {} damaged blocks stay where they are", value["damaged_blocks"]);
+    }
+    if value["stopped"].as_bool() == Some(true) {
+        println!("  nothing moves any more: the tree could not be read; run `switchyard fs check`");
+    }
+    if let Some(tier) = value["failed"].as_str() {
+        println!("  nothing moves to {tier} any more: a write has failed");
     }
 }
 
@@ -76,7 +113,7 @@ fn of_devices(places: &[String], as_json: bool) -> anyhow::Result<()> {
     let operations: u64 = logs.iter().map(|log| log.operations).sum();
     let uuid = volume.devices[0].uuid;
     if as_json {
-        let device = |of: &::fs::format::Superblock| json!({ "tier": tier(of.tier), "bytes": of.blocks * 4096, "uuid": of.device_uuid });
+        let device = |of: &::fs::format::Superblock| json!({ "tier": tier_name(of.tier), "bytes": of.blocks * 4096, "uuid": of.device_uuid });
         let all: Vec<_> = volume.devices.iter().map(device).collect();
         let value = json!({ "uuid": uuid, "devices": all, "operations_in_logs": operations });
         println!("{}", serde_json::to_string_pretty(&value)?);
@@ -84,18 +121,15 @@ fn of_devices(places: &[String], as_json: bool) -> anyhow::Result<()> {
     }
     println!("a file system that is not mounted, {uuid}");
     for (given, of) in devices.iter().zip(&volume.devices) {
-        println!("  {}: {}, {}", given.text, tier(of.tier), Size(of.blocks * 4096));
+        println!(
+            "  {}: {}, {}",
+            given.text,
+            tier_name(of.tier),
+            Size(of.blocks * 4096)
+        );
     }
     if operations > 0 {
         println!("  {operations} operations are in its logs: the next mount brings them into the tree");
     }
     Ok(())
-}
-
-fn tier(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Memory => "nvm",
-        Tier::Flash => "ssd",
-        Tier::Disk => "hdd",
-    }
 }
