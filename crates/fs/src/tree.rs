@@ -268,6 +268,11 @@ impl Tree {
         self.space.trim(self.durable.generation);
     }
 
+    /// The number that names the file system in its blocks.
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
     /// Devices of the file system.
     pub fn devices(&self) -> usize {
         self.space.devices()

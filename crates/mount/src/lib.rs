@@ -13,3 +13,5 @@ mod cut_tests;
 pub mod engine;
 pub mod media;
 pub mod posix;
+pub mod serve;
+pub mod window;

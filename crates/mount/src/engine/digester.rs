@@ -1,7 +1,8 @@
 //! The digest: what the log has goes into the tree, and the log gets its room back.
 
 use super::gate::Gate;
-use super::recover::{devices_for_data, digest_frames, read_frames};
+use super::log::Log;
+use super::recover::{Leasing, devices_for_data, digest_frames, read_frames};
 use super::state::{Locked, State};
 use crate::media::{Disks, First};
 use fs::client::Budget;
@@ -11,6 +12,7 @@ use fs::log::{Frame, Reader, Ring, Ticket};
 use fs::media::Error;
 use fs::tree::Tree;
 use os::sync::Arc;
+use std::collections::BTreeMap;
 
 /// Blocks that the client has for large data, at most. It gets more when half of them are gone.
 pub(crate) const BLOCKS_KEPT: u64 = 8192;
@@ -34,6 +36,12 @@ pub(crate) struct Keeper {
     pub disks: Disks,
     pub gate: Arc<Gate>,
     pub counts: Counts,
+    /// The logs of other processes.
+    pub logs: BTreeMap<u64, Log>,
+    /// Bytes of a new one.
+    pub log_bytes: u64,
+    /// The numbers of its new inodes begin here.
+    pub next_numbers: u64,
 }
 
 /// What digests have done.
@@ -49,6 +57,8 @@ pub struct Counts {
     pub refused: u64,
     /// Why the first of them was refused.
     pub first_refused: Option<(u64, Reason)>,
+    /// Operations in logs of other processes that were refused: these lie.
+    pub refused_of_others: u64,
 }
 
 impl Keeper {
@@ -96,7 +106,7 @@ impl Keeper {
                 parts,
                 self.log,
                 &mut self.digested,
-                (rest, &mut self.grants),
+                (rest, &mut self.grants, Leasing::All),
                 tell,
             )?;
             self.frame.0 += done as u64;
@@ -114,10 +124,19 @@ impl Keeper {
         Ok(())
     }
 
+    /// The room of the tree.
+    pub fn budget(&self) -> Budget {
+        Budget::of(&self.tree, &devices_for_data(&self.tree))
+    }
+
     /// Tells the client what room there is.
     pub fn tell_room(&self, state: &mut State) {
         let devices = devices_for_data(&self.tree);
-        state.client.set_budget(Budget::of(&self.tree, &devices));
+        let budget = Budget::of(&self.tree, &devices);
+        state.client.set_budget(match self.logs.is_empty() {
+            true => budget,
+            false => state.sharing.share(budget),
+        });
         // What calls were promised at most is far more than what they take, and no news for `df`.
         let others = devices.iter().filter(|device| **device > 0);
         let others: u64 = others.map(|device| self.tree.free(*device)).sum();
@@ -170,6 +189,11 @@ impl Keeper {
         self.counts.commits += 1;
         let consumed = self.roots[1];
         self.roots = [consumed, self.digested];
+        let logs = self.logs.iter_mut().map(|(number, log)| {
+            log.roots = [log.roots[1], log.digested];
+            (*number, log.roots, std::mem::take(&mut log.refused))
+        });
+        let logs: Vec<_> = logs.collect();
         let mut state = locked.lock();
         state.commits += 1;
         state.reader.follow(&plan);
@@ -177,6 +201,9 @@ impl Keeper {
         state.writer.consumed(consumed);
         state.are_blocks_denied = false;
         self.tell_room(&mut state);
+        if !logs.is_empty() {
+            state.committed(&self.disks, &logs, self.budget());
+        }
         drop(state);
         locked.room.notify_all();
         Ok(())
