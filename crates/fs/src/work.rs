@@ -75,7 +75,7 @@ impl Work<'_> {
     /// The same of so many blocks of the tree.
     pub(crate) fn admit_blocks(&self, room: Room, blocks: u64) -> Result<(), Reason> {
         let reserve = match room {
-            Room::Normal => self.tree.reserve_blocks(),
+            Room::Normal => self.tree.reserve_blocks().max(self.tree.kept.0),
             Room::Reserve => 0,
         };
         match self.tree.room() >= reserve + blocks {

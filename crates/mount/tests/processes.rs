@@ -685,3 +685,48 @@ fn a_window_that_is_missing_is_told_and_strays_are_swept() {
     assert_eq!(place.windows(), 0);
     place.check();
 }
+
+#[test]
+fn a_process_takes_no_more_room_than_it_was_told() {
+    let place = Yard::new();
+    let daemon = place.serve();
+    let raw = Raw::connect(&place.socket());
+    let wants = vec![(ROOT_INODE, Mode::Exclusive)];
+    raw.say(&Request::Ask { request: 1, wants }.emit());
+    assert!(matches!(raw.answer(), Some(Answer::Granted { .. })));
+    let own = raw.welcome.numbers.start;
+    let create = Action::Create {
+        entry: Entry::new(ROOT_INODE, b"hog"),
+        mode: fs::inode::TYPE_FILE | 0o644,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: (&b""[..]).into(),
+    };
+    // Four fifths of the device, where each of eight processes has a ninth.
+    let all = Action::Allocate {
+        offset: 0,
+        bytes: 100 << 20,
+        what: fs::op::Allocation::Reserve,
+        keeps_size: false,
+    };
+    raw.log(&[op(own, create), op(own, all)]);
+    raw.say(&Request::Digest.emit());
+    let mut packet = vec![0; MESSAGE_BYTES_MAX];
+    let refused = loop {
+        let (_, count) =
+            rustix::net::recv(&raw.socket, &mut packet[..], RecvFlags::empty()).expect("it says");
+        match Answer::parse(&packet[..count]) {
+            Ok(Answer::Digested(digested)) if digested.tree > 0 => break digested.refused,
+            _ => {}
+        }
+    };
+    assert_eq!(refused, 1);
+    drop(raw);
+    let files = FileSystem::connect(&place.socket()).expect("it is served");
+    let hog = files.stat(Place::new("/hog"), true).expect("that was its right");
+    assert_eq!((hog.inode.size, hog.inode.blocks), (0, 0));
+    drop(files);
+    daemon.end();
+    place.check();
+}

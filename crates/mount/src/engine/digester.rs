@@ -189,8 +189,12 @@ impl Keeper {
         self.counts.commits += 1;
         let consumed = self.roots[1];
         self.roots = [consumed, self.digested];
+        let share = locked.lock().sharing.share(self.budget());
         let logs = self.logs.iter_mut().map(|(number, log)| {
             log.roots = [log.roots[1], log.digested];
+            // A process may not have heard of the newest one.
+            let told = std::mem::replace(&mut log.told, (share.growth, share.data));
+            log.allowance = (told.0.max(share.growth), told.1.max(share.data));
             (*number, log.roots, std::mem::take(&mut log.refused))
         });
         let logs: Vec<_> = logs.collect();

@@ -19,6 +19,10 @@ pub(crate) struct Log {
     /// Its place on device 0, which is not written.
     pub extents: Vec<Run>,
     pub numbers: Range<u64>,
+    /// Blocks that its operations may take before the next commit: of device 0, and of all others.
+    pub allowance: (u64, u64),
+    /// The same, as it was told with the last commit.
+    pub told: (u64, u64),
     /// Operations that were refused, and not told yet.
     pub refused: u64,
 }

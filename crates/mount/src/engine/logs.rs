@@ -16,6 +16,10 @@ use fs::log::Reader;
 use fs::media::Error;
 use fs::value::{LogRecord, Windowed};
 
+/// Blocks of a changed key that an operation asks for in front of what it takes, at most, and that are no part of its promise.
+const CHECKS: u64 = 16;
+/// What the reserve may grow before a budget is told anew: of two levels of the tree.
+const RESERVE_GROWS: u64 = 104;
 /// Numbers for new inodes of each process.
 const NUMBERS: u64 = 1 << 28;
 /// Numbers for new inodes of the engine's own client, if it shares its files.
@@ -62,6 +66,8 @@ impl Keeper {
             roots: [0; 2],
             extents: record.extents,
             numbers,
+            allowance: (0, 0),
+            told: (0, 0),
             refused: 0,
         };
         self.logs.insert(number, log);
@@ -100,6 +106,9 @@ impl Keeper {
         let (mut rest, mut tries) = (frames, 0);
         while !rest.is_empty() {
             self.gate.pass();
+            // Others have promised the rest of the room to their calls.
+            let before = (self.tree.room(), self.tree.free_of_others());
+            let checks = CHECKS * self.budget().key + RESERVE_GROWS;
             let log = self.logs.get_mut(&number).expect("the caller has it");
             locked.lock().sharing.refresh(Client(number), &mut log.grants);
             let (refused, counts) = (&mut log.refused, &mut self.counts);
@@ -109,9 +118,20 @@ impl Keeper {
                 *refused += report.refused.len() as u64;
                 counts.refused_of_others += report.refused.len() as u64;
             };
+            let first = before.0.saturating_sub(log.allowance.0 + checks);
+            self.tree
+                .keep_back(first, before.1.saturating_sub(log.allowance.1));
             let parts = (&mut self.tree, &mut self.disks);
             let of = (rest, &mut log.grants, Leasing::Given);
-            let done = digest_frames(parts, (number, log.nonce), &mut log.digested, of, tell)?;
+            let done = digest_frames(parts, (number, log.nonce), &mut log.digested, of, tell);
+            self.tree.keep_back(0, 0);
+            let done = done?;
+            let taken = (
+                before.0.saturating_sub(self.tree.room()),
+                before.1.saturating_sub(self.tree.free_of_others()),
+            );
+            log.allowance.0 = log.allowance.0.saturating_sub(taken.0);
+            log.allowance.1 = log.allowance.1.saturating_sub(taken.1);
             rest = &rest[done..];
             if rest.is_empty() {
                 break;
