@@ -172,11 +172,24 @@ pub fn delete_orphan(tree: &mut Tree, media: &mut dyn Media) -> Result<Option<u6
     let Some((key, _)) = orphans.next(tree, media)? else {
         return Ok(None);
     };
+    delete_orphan_of(tree, media, key.number)?;
+    Ok(Some(key.number))
+}
+
+/// Deletes an inode that has no names, and that nobody has open: if it is an orphan.
+///
+/// # Errors
+/// As of [`delete_orphan`].
+pub fn delete_orphan_of(tree: &mut Tree, media: &mut dyn Media, inode: u64) -> Result<(), Error> {
+    tree.admit_changes()?;
+    let key = Key::new(0, Kind::Orphan, inode);
+    if tree.get(media, crate::tree::View::Pending, key)?.is_none() {
+        return Ok(());
+    }
     let mut work = Work { tree, media };
     work.admit(Room::Reserve).map_err(|_| Error::Full(0))?;
     work.remove(key)?;
-    work.delete(key.number)?;
-    Ok(Some(key.number))
+    work.delete(inode)
 }
 
 struct Digest<'d> {

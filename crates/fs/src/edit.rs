@@ -98,6 +98,11 @@ impl Tree {
         self.space.free(device)
     }
 
+    /// Free blocks of all devices but the first one.
+    pub fn free_of_others(&self) -> u64 {
+        (1..self.devices() as u8).map(|device| self.free(device)).sum()
+    }
+
     fn admit(&self, room: Room) -> Result<(), Error> {
         self.admit_changes()?;
         let reserve = match room {

@@ -78,7 +78,8 @@ impl Default for Options {
 pub enum Input {
     /// A process has a log.
     Join(Client),
-    /// A process was given numbers for new inodes. It holds them exclusively.
+    /// A process was given numbers for new inodes. It holds them exclusively. Numbers that do not follow its former ones are given when the digest has
+    /// all records of the process that create inodes: it takes no other numbers from then on.
     Numbers(Client, Range<u64>),
     /// A process wants leases, all together.
     Ask {
@@ -274,6 +275,8 @@ struct Process {
     requests: BTreeSet<u64>,
     /// Inodes of which its grants may have changed.
     changed: BTreeSet<u64>,
+    /// Numbers that it may give to new inodes.
+    numbers: Range<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -332,13 +335,14 @@ impl Leases {
         held.map(|held| held.mode).or(own.map(|_| Mode::Exclusive))
     }
 
-    /// Brings the grants of a log up to what its process may change now: what it holds exclusively, and what it has given back and is not
-    /// digested. It is always the same `grants` of a log, and the digest's own changes stay in it. Call it before each batch of
+    /// Brings the grants of a log up to what its process may change now: the numbers of its new inodes, what it holds exclusively, and what it has
+    /// given back and is not digested. It is always the same `grants` of a log, and the digest's own changes stay in it. Call it before each batch of
     /// the log, and after [`Input::Digested`] of the batch before.
     pub fn refresh(&mut self, client: Client, grants: &mut Grants) {
         let Some(process) = self.processes.get_mut(&client) else {
             return;
         };
+        grants.inodes = process.numbers.clone();
         for inode in core::mem::take(&mut process.changed) {
             match self.rights(client, inode) {
                 Some(rights) => grants.leases.insert(inode, rights),
@@ -388,6 +392,11 @@ impl Leases {
         if numbers.is_empty() {
             return;
         }
+        let before = &mut self.process(client).numbers;
+        *before = match before.end == numbers.start {
+            true => before.start..numbers.end,
+            false => numbers.clone(),
+        };
         let mut first = numbers.start;
         let known: Vec<u64> = self
             .leases
@@ -787,6 +796,7 @@ impl Machine for Leases {
                     owes: BTreeSet::new(),
                     requests: BTreeSet::new(),
                     changed: BTreeSet::new(),
+                    numbers: 0..0,
                 };
                 self.processes.entry(client).or_insert(process);
             }

@@ -8,6 +8,7 @@
 //! The page `docs/format/fs.md` has the format, and says why it is safe. This crate decides and does no I/O but by [`base::Device`].
 #![forbid(unsafe_code)]
 
+pub mod below;
 mod bits;
 mod cache;
 pub mod census;
@@ -24,6 +25,7 @@ pub mod files;
 pub mod format;
 pub mod grants;
 pub mod inode;
+pub mod known;
 pub mod lease;
 pub mod log;
 pub mod make;
@@ -35,6 +37,7 @@ pub mod op;
 pub mod overlay;
 mod patch;
 pub mod pieces;
+pub mod protocol;
 mod ranges;
 mod record;
 pub mod space;

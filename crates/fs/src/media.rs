@@ -76,6 +76,9 @@ pub enum Error {
     /// A place is to be freed that is free, or kept that was never reserved.
     #[error("{0} is not what its owner says: run the check")]
     NotOwned(Place),
+    /// It is not known yet: ask for what [`Known`](crate::known::Known) misses, and try again.
+    #[error("it is not known yet: ask for it, and try again")]
+    Missing,
     /// An earlier commit failed. What it wrote may be on the medium or not.
     #[error("an earlier commit failed: open the file system again")]
     Latched,

@@ -320,6 +320,24 @@ pub const fn blocks_of(bytes: u64) -> u64 {
 }
 
 impl<'a> Op<'a> {
+    /// The inodes that it changes: its own is the first.
+    pub fn changed(&self) -> [Option<u64>; 4] {
+        let own = Some(self.inode);
+        match &self.action {
+            Action::Create { entry, .. } | Action::Link { entry } | Action::Unlink { entry, .. } => {
+                [own, Some(entry.parent), None, None]
+            }
+            Action::Rename { from, to, target } => {
+                let other = match target {
+                    Target::Free => None,
+                    Target::Replaced { inode, .. } | Target::Exchanged { inode } => Some(*inode),
+                };
+                [own, Some(from.parent), Some(to.parent), other]
+            }
+            _ => [own, None, None, None],
+        }
+    }
+
     /// Bytes of its record.
     pub fn record_bytes(&self) -> usize {
         let rest = match &self.action {

@@ -7,19 +7,19 @@
 //! An operation is one that succeeds: its maker has looked at the same overlay before. What the overlay knows is right as long as the
 //! process has the leases of what it reads. Memory is in proportion to what is in the log and not digested.
 
+pub use crate::below::Below;
 use crate::content::{touched_blocks, whole_blocks};
 use crate::errno::Errno;
 use crate::format::{BLOCK_BYTES, Key, Kind, Place, hash_of};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_MASK, Time};
-use crate::media::{Error, Media};
+use crate::known::Gone;
+use crate::media::Error;
 use crate::names::{Attribute, Dirent, kind_of};
 use crate::node::VALUE_BYTES_MAX;
 use crate::op::{Action, Allocation, Entry, Fate, OFFSET_MAX, Op, Target};
 pub use crate::pieces::ReadError;
 use crate::pieces::{Pieces, Spot};
 use crate::spans::{Cut, Spans};
-use crate::tree::{Tree, View};
-use crate::work::{extents_of, inode_of, senseless};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -27,16 +27,6 @@ use std::sync::Arc;
 const BYTES: u64 = BLOCK_BYTES as u64;
 /// Behind all blocks of a file.
 const BLOCKS_END: u64 = OFFSET_MAX / BYTES + 1;
-
-/// A state of the tree that is read.
-pub struct Below<'t> {
-    /// The tree.
-    pub tree: &'t mut Tree,
-    /// Its media.
-    pub media: &'t dyn Media,
-    /// The state: of a root, or with all changes.
-    pub view: View,
-}
 
 /// An entry of a directory that was listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +142,11 @@ impl Overlay {
 
     /// The view that is read from now on has all operations up to a position.
     pub fn digested(&mut self, position: u64) {
+        self.digested_to(position, |_| {});
+    }
+
+    /// The same. `tell` hears of what goes.
+    pub fn digested_to(&mut self, position: u64, mut tell: impl FnMut(Gone<'_>)) {
         let mut inodes = BTreeSet::new();
         let passed = self.touched.partition_point(|(at, _)| *at <= position);
         for (_, touched) in self.touched.drain(..passed) {
@@ -163,25 +158,39 @@ impl Overlay {
                     let Some(names) = self.names.get_mut(&(parent, hash)) else {
                         continue;
                     };
-                    names.retain(|named| named.name != name || named.at.position > position);
+                    let has_passed = |named: &Named| named.name == name && named.at.position <= position;
+                    if let Some(at) = names.iter().position(has_passed) {
+                        let leads = names.remove(at).at.value;
+                        let name = &name;
+                        tell(Gone::Name { parent, name, leads });
+                    }
                     if names.is_empty() {
                         self.names.remove(&(parent, hash));
                     }
                 }
                 Touched::Attribute(inode, name) => {
-                    drop_passed(&mut self.attributes, (inode, name), position);
+                    let key = (inode, name);
+                    if let Some(value) = take_passed(&mut self.attributes, &key, position) {
+                        let (name, value) = (&key.1[..], value.as_deref());
+                        tell(Gone::Attribute { inode, name, value });
+                    }
                 }
             }
         }
         for inode in inodes {
-            drop_passed(&mut self.inodes, inode, position);
-            drop_passed(&mut self.targets, inode, position);
+            if let Some(target) = take_passed(&mut self.targets, &inode, position) {
+                tell(Gone::Target(inode, &target));
+            }
             if let Some(content) = self.contents.get_mut(&inode) {
                 content.bytes.retain(|bytes| bytes.position > position);
                 content.blocks.retain(|blocks| blocks.position > position);
                 if content.bytes.is_empty() && content.blocks.is_empty() {
                     self.contents.remove(&inode);
                 }
+                tell(Gone::Content(inode));
+            }
+            if let Some(value) = take_passed(&mut self.inodes, &inode, position) {
+                tell(Gone::Inode(inode, value.as_ref()));
             }
         }
     }
@@ -193,7 +202,7 @@ impl Overlay {
     pub fn inode(&self, below: &mut Below<'_>, inode: u64) -> Result<Option<Inode>, Error> {
         match self.inodes.get(&inode) {
             Some(at) => Ok(at.value),
-            None => inode_of(below.tree, below.media, below.view, inode),
+            None => below.inode(inode),
         }
     }
 
@@ -211,10 +220,10 @@ impl Overlay {
             return Ok(named.at.value.map(|(inode, _)| inode));
         }
         let key = Key::new(parent, Kind::Entry, hash);
-        let Some(value) = below.tree.get(below.media, below.view, key)? else {
+        let Some(value) = below.get(key)? else {
             return Ok(None);
         };
-        let entries = Dirent::parse_all(&value).map_err(senseless(below.tree))?;
+        let entries = Dirent::parse_all(&value).map_err(below.senseless())?;
         let found = entries.iter().find(|entry| entry.name == name);
         Ok(found.map(|entry| entry.inode))
     }
@@ -238,8 +247,8 @@ impl Overlay {
         let bytes_of = |name: &[u8]| Dirent::bytes(name.len());
         let mut bytes = Dirent::bytes(name_bytes);
         let key = Key::new(parent, Kind::Entry, hash);
-        if let Some(value) = below.tree.get(below.media, below.view, key)? {
-            let entries = Dirent::parse_all(&value).map_err(senseless(below.tree))?;
+        if let Some(value) = below.get(key)? {
+            let entries = Dirent::parse_all(&value).map_err(below.senseless())?;
             let left = entries
                 .iter()
                 .filter(|entry| self.named(parent, hash, entry.name).is_none());
@@ -264,8 +273,8 @@ impl Overlay {
         let hash = hash_of(name, self.mark);
         let mut others = BTreeMap::new();
         let key = Key::new(inode, Kind::Attribute, hash);
-        if let Some(value) = below.tree.get(below.media, below.view, key)? {
-            let all = Attribute::parse_all(&value).map_err(senseless(below.tree))?;
+        if let Some(value) = below.get(key)? {
+            let all = Attribute::parse_all(&value).map_err(below.senseless())?;
             others.extend(all.iter().map(|it| (it.name.to_vec(), Some(it.value.len()))));
         }
         let own = self
@@ -292,9 +301,9 @@ impl Overlay {
     ) -> Result<Vec<Listed>, Error> {
         let first = cookie & !0xff;
         let keys = Key::new(parent, Kind::Entry, first)..=Key::new(parent, Kind::Entry, u64::MAX);
-        let mut range = below.tree.range(below.view, keys);
+        let mut range = below.range(keys);
         let mut own = self.names.range((parent, first)..(parent + 1, 0));
-        let mut next = range.next(below.tree, below.media)?;
+        let mut next = range.next(below)?;
         let mut next_own = own.next();
         let mut found = Vec::new();
         while found.len() < count {
@@ -308,13 +317,13 @@ impl Overlay {
             };
             let mut names = Vec::new();
             if let Some((_, value)) = next.take_if(|(key, _)| key.number == hash) {
-                let entries = Dirent::parse_all(&value).map_err(senseless(below.tree))?;
+                let entries = Dirent::parse_all(&value).map_err(below.senseless())?;
                 names.extend(
                     entries
                         .iter()
                         .map(|it| (it.name.to_vec(), Some((it.inode, it.kind)))),
                 );
-                next = range.next(below.tree, below.media)?;
+                next = range.next(below)?;
             }
             if let Some((_, all)) = next_own.take_if(|((_, other), _)| *other == hash) {
                 for Named { name, at } in all {
@@ -355,10 +364,10 @@ impl Overlay {
             return Ok(at.value.clone());
         }
         let key = Key::new(inode, Kind::Attribute, hash_of(name, self.mark));
-        let Some(value) = below.tree.get(below.media, below.view, key)? else {
+        let Some(value) = below.get(key)? else {
             return Ok(None);
         };
-        let all = Attribute::parse_all(&value).map_err(senseless(below.tree))?;
+        let all = Attribute::parse_all(&value).map_err(below.senseless())?;
         let found = all.iter().find(|attribute| attribute.name == name);
         Ok(found.map(|attribute| attribute.value.to_vec()))
     }
@@ -369,10 +378,10 @@ impl Overlay {
     /// The tree cannot be read.
     pub fn attributes(&self, below: &mut Below<'_>, inode: u64) -> Result<Vec<Vec<u8>>, Error> {
         let keys = Key::new(inode, Kind::Attribute, 0)..=Key::new(inode, Kind::Attribute, u64::MAX);
-        let mut range = below.tree.range(below.view, keys);
+        let mut range = below.range(keys);
         let mut names = BTreeSet::new();
-        while let Some((_, value)) = range.next(below.tree, below.media)? {
-            let all = Attribute::parse_all(&value).map_err(senseless(below.tree))?;
+        while let Some((_, value)) = range.next(below)? {
+            let all = Attribute::parse_all(&value).map_err(below.senseless())?;
             names.extend(all.iter().map(|attribute| attribute.name.to_vec()));
         }
         for ((_, name), at) in self
@@ -397,12 +406,12 @@ impl Overlay {
         }
         let size = self.known(below, inode)?.size;
         let key = Key::new(inode, Kind::Target, 0);
-        if let Some(value) = below.tree.get(below.media, below.view, key)? {
+        if let Some(value) = below.get(key)? {
             return Ok(value.to_vec());
         }
         let mut target = vec![0; size.min(BYTES) as usize];
         let pieces = self.find_pieces(below, inode, 0..target.len() as u64)?;
-        pieces.read(below.media, &mut target)?;
+        below.read(&pieces, &mut target)?;
         Ok(target)
     }
 
@@ -412,7 +421,7 @@ impl Overlay {
     /// It is no file, or what it has cannot be read.
     pub fn read(&self, below: &mut Below<'_>, of: (u64, u64), bytes: &mut [u8]) -> Result<usize, ReadError> {
         let pieces = self.pieces(below, of, bytes.len())?;
-        pieces.read(below.media, bytes)?;
+        below.read(&pieces, bytes)?;
         Ok(pieces.bytes())
     }
 
@@ -445,7 +454,7 @@ impl Overlay {
         let mut at = range.start;
         for (span, source) in spans {
             let (start, end) = (span.start.max(range.start), span.end.min(range.end));
-            add_of_tree(below, inode, (range.start, at..start), &mut pieces)?;
+            below.add_pieces(inode, (range.start, at..start), &mut pieces)?;
             let from = match &source.value {
                 Source::Zeros => None,
                 Source::Memory(data, from) => {
@@ -463,7 +472,7 @@ impl Overlay {
             }
             at = end;
         }
-        add_of_tree(below, inode, (range.start, at..range.end), &mut pieces)?;
+        below.add_pieces(inode, (range.start, at..range.end), &mut pieces)?;
         Ok(pieces)
     }
 
@@ -478,7 +487,7 @@ impl Overlay {
         blocks: Range<u64>,
     ) -> Result<Vec<Range<u64>>, Error> {
         let mut there = crate::ranges::Ranges::default();
-        for (first, extent) in extents_of(below.tree, below.media, below.view, (inode, blocks.clone()))? {
+        for (first, extent) in below.extents((inode, blocks.clone()))? {
             there.insert(first..first + extent.run.blocks);
         }
         let content = self.contents.get(&inode);
@@ -503,6 +512,32 @@ impl Overlay {
         made.is_some_and(|(there, at)| at.value && blocks.end <= there.end)
     }
 
+    /// Reads all that [`Self::apply`] will read: what is missing is found before anything is logged.
+    ///
+    /// # Errors
+    /// Something is missing, or cannot be read.
+    pub(crate) fn probe(&self, below: &mut Below<'_>, op: &Op<'_>) -> Result<(), ReadError> {
+        let creates = matches!(op.action, Action::Create { .. });
+        for inode in op.changed().into_iter().skip(usize::from(creates)).flatten() {
+            self.inode(below, inode)?;
+        }
+        let (blocks, makes) = match &op.action {
+            Action::Truncate { size } => (size / BYTES..BLOCKS_END, false),
+            Action::Write { offset, data } => {
+                let range = *offset..offset.saturating_add(data.len() as u64);
+                (touched_blocks(&range), true)
+            }
+            Action::Allocate { offset, bytes, .. } => {
+                (touched_blocks(&(*offset..offset.saturating_add(*bytes))), false)
+            }
+            _ => return Ok(()),
+        };
+        if !makes || !self.has_blocks(op.inode, &blocks) {
+            self.blocks(below, op.inode, blocks)?;
+        }
+        Ok(())
+    }
+
     /// Takes an operation that was logged at a position.
     ///
     /// # Errors
@@ -518,33 +553,11 @@ impl Overlay {
     }
 }
 
-fn drop_passed<K: Ord, T>(map: &mut BTreeMap<K, At<T>>, key: K, position: u64) {
-    if map.get(&key).is_some_and(|at| at.position <= position) {
-        map.remove(&key);
+fn take_passed<K: Ord, T>(map: &mut BTreeMap<K, At<T>>, key: &K, position: u64) -> Option<T> {
+    match map.get(key).is_some_and(|at| at.position <= position) {
+        true => map.remove(key).map(|at| at.value),
+        false => None,
     }
-}
-
-/// Adds what the tree has of a range of a file that is read from `start` on.
-fn add_of_tree(
-    below: &mut Below<'_>,
-    inode: u64,
-    (start, range): (u64, Range<u64>),
-    pieces: &mut Pieces,
-) -> Result<(), ReadError> {
-    if range.is_empty() {
-        return Ok(());
-    }
-    let of = (inode, touched_blocks(&range));
-    for (first, extent) in extents_of(below.tree, below.media, below.view, of)? {
-        if extent.is_unwritten() {
-            continue;
-        }
-        let whole = first * BYTES..(first + extent.run.blocks) * BYTES;
-        let (from, to) = (whole.start.max(range.start), whole.end.min(range.end));
-        let blocks = Spot::Blocks(extent.run.place, extent.crcs.into(), from - whole.start);
-        pieces.add((from - start) as usize, (to - from) as usize, blocks);
-    }
-    Ok(())
 }
 
 /// Takes one operation.

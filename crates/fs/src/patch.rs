@@ -354,6 +354,10 @@ impl Patch {
         let mut near = self.place_before(work)?;
         let (mut runs, mut left) = (Vec::new(), wanted);
         for device in devices {
+            // What is left there is others'.
+            if device > 0 && work.tree.free_of_others() < work.tree.kept.1 {
+                continue;
+            }
             while left > 0 {
                 match work.tree.reserve(work.media, device, left, near) {
                     Ok(run) => {

@@ -60,6 +60,22 @@ impl Pieces {
         self.bytes
     }
 
+    /// Reads them if all are in memory. False if they are not.
+    pub(crate) fn read_memory(&self, bytes: &mut [u8]) -> bool {
+        let bytes = &mut bytes[..self.bytes];
+        let mut end = 0;
+        for (at, count, from) in &self.found {
+            bytes[end..*at].fill(0);
+            end = at + count;
+            match from {
+                Spot::Memory(data, from) => bytes[*at..end].copy_from_slice(&data[*from..from + count]),
+                Spot::Blocks(..) => return false,
+            }
+        }
+        bytes[end..].fill(0);
+        true
+    }
+
     /// Reads them to the beginning of `bytes`, which has room for them.
     ///
     /// # Errors

@@ -84,6 +84,8 @@ pub struct Tree {
     pub(crate) oldest: Option<u64>,
     /// Why it takes no changes, if it takes none.
     pub(crate) refuses: Option<Error>,
+    /// Blocks that are promised to others than whose operations are digested: of device 0, and of all others.
+    pub(crate) kept: (u64, u64),
     /// Counts changes, so that a range notices them.
     pub(crate) edits: u64,
     pub(crate) path: Vec<Step>,
@@ -127,6 +129,7 @@ impl Tree {
             hollow: Vec::new(),
             oldest: None,
             refuses: None,
+            kept: (0, 0),
             edits: 0,
             path: Vec::new(),
         }
@@ -266,6 +269,16 @@ impl Tree {
     pub(crate) fn trim(&mut self) {
         self.cache.trim();
         self.space.trim(self.durable.generation);
+    }
+
+    /// The number that names the file system in its blocks.
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// Keeps room from the operations that are digested next, unless they only delete: so many free blocks of device 0, and of all others.
+    pub fn keep_back(&mut self, first: u64, others: u64) {
+        self.kept = (first, others);
     }
 
     /// Devices of the file system.

@@ -1,6 +1,7 @@
 //! Values of the tree that own blocks: zones, logs and extents (docs/format/fs.md, "Keys").
 
 use crate::format::{Damage, Place, Pointer, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+use core::ops::Range;
 
 /// Blocks one behind the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,6 +72,25 @@ pub struct LogRecord {
     pub sector: u16,
     /// Its blocks.
     pub extents: Vec<Run>,
+    /// Of a log whose bytes are in a window beside device 0, and not in its blocks.
+    pub window: Option<Windowed>,
+}
+
+/// What the tree knows of the process that has a windowed log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Windowed {
+    /// Its numbers for new inodes.
+    pub numbers: Range<u64>,
+    /// Its groups, the first one that of new files.
+    pub gids: Vec<u32>,
+}
+
+impl Windowed {
+    /// Groups, at most.
+    pub const GIDS_MAX: usize = 64;
+    /// Extents of the log, at most.
+    pub const EXTENTS_MAX: usize = 40;
+    const HEAD_BYTES: usize = 16;
 }
 
 impl LogRecord {
@@ -86,6 +106,7 @@ impl LogRecord {
         );
         let mut value = vec![0; Self::HEAD_BYTES + 16 * self.extents.len()];
         put_u32(&mut value, 0, self.uid);
+        put_u32(&mut value, 4, u32::from(self.window.is_some()));
         put_u64(&mut value, 8, self.nonce);
         put_u64(&mut value, 16, self.digested);
         put_u16(&mut value, 24, self.extents.len() as u16);
@@ -94,19 +115,32 @@ impl LogRecord {
             put_u64(&mut value, at, run.place.raw());
             put_u64(&mut value, at + 8, run.blocks);
         }
+        if let Some(window) = &self.window {
+            assert!(
+                window.gids.len() <= Windowed::GIDS_MAX && self.extents.len() <= Windowed::EXTENTS_MAX,
+                "a windowed log has at most 40 extents and 64 groups"
+            );
+            value.extend(window.numbers.start.to_le_bytes());
+            value.extend(window.numbers.end.to_le_bytes());
+            window.gids.iter().for_each(|gid| value.extend(gid.to_le_bytes()));
+        }
         value
     }
 
     /// Reads what [`emit`](Self::emit) wrote.
     pub fn parse(value: &[u8]) -> Result<Self, Damage> {
-        let (head, extents) = value.split_at_checked(Self::HEAD_BYTES).ok_or(Damage::Content)?;
-        let (extents, rest) = extents.as_chunks::<16>();
-        if !rest.is_empty() || extents.len() != usize::from(u16_at(head, 24)) {
-            return Err(Damage::Content);
-        }
+        let (head, rest) = value.split_at_checked(Self::HEAD_BYTES).ok_or(Damage::Content)?;
+        let count = usize::from(u16_at(head, 24));
+        let (extents, rest) = rest.split_at_checked(16 * count).ok_or(Damage::Content)?;
+        let (extents, _) = extents.as_chunks::<16>();
         let run = |extent: &[u8; 16]| Run {
             place: Place::from_raw(u64_at(extent, 0)),
             blocks: u64_at(extent, 8),
+        };
+        let window = match u32_at(head, 4) {
+            0 if rest.is_empty() => None,
+            1 if count <= Windowed::EXTENTS_MAX => Some(Windowed::parse(rest)?),
+            _ => return Err(Damage::Content),
         };
         Ok(Self {
             uid: u32_at(head, 0),
@@ -114,7 +148,23 @@ impl LogRecord {
             digested: u64_at(head, 16),
             sector: u16_at(head, 26),
             extents: extents.iter().map(run).collect(),
+            window,
         })
+    }
+}
+
+impl Windowed {
+    fn parse(bytes: &[u8]) -> Result<Self, Damage> {
+        let (head, rest) = bytes.split_at_checked(Self::HEAD_BYTES).ok_or(Damage::Content)?;
+        let (gids, rest) = rest.as_chunks::<4>();
+        let numbers = u64_at(head, 0)..u64_at(head, 8);
+        match rest.is_empty() && gids.len() <= Self::GIDS_MAX && numbers.start <= numbers.end {
+            true => Ok(Self {
+                numbers,
+                gids: gids.iter().map(|gid| u32::from_le_bytes(*gid)).collect(),
+            }),
+            false => Err(Damage::Content),
+        }
     }
 }
 
@@ -206,6 +256,10 @@ mod tests {
                 digested: 6,
                 sector: 512,
                 extents: vec![RUN; count],
+                window: (count == 1).then(|| Windowed {
+                    numbers: 4..9,
+                    gids: vec![100, 7],
+                }),
             };
             let value = log.emit();
             assert!(value.len() <= crate::node::VALUE_BYTES_MAX);

@@ -10,7 +10,7 @@ use crate::names::{Attribute, Dirent};
 use crate::node::VALUE_BYTES_MAX;
 use crate::tree::{Tree, Value, View};
 use crate::value::ExtentRecord;
-use core::ops::Range;
+use core::ops::{Range, RangeInclusive};
 
 /// A tree and its media. Changes take from the reserve: who makes them has asked for room before ([`Work::admit`]).
 pub(crate) struct Work<'t> {
@@ -36,6 +36,14 @@ pub(crate) fn inode_of(
     parsed.map_err(senseless(tree))
 }
 
+/// Where the extents are that have blocks of a range; nowhere, if it is empty.
+pub(crate) fn keys_of_extents(inode: u64, blocks: &Range<u64>) -> Option<RangeInclusive<Key>> {
+    let last = blocks.end.checked_sub(1).filter(|last| *last >= blocks.start)?;
+    // An extent that begins before may reach into the range.
+    let first = blocks.start.saturating_sub(ExtentRecord::BLOCKS_MAX - 1);
+    Some(Key::new(inode, Kind::Extent, first)..=Key::new(inode, Kind::Extent, last))
+}
+
 /// The extents of a file that have blocks of a range, in order.
 pub(crate) fn extents_of(
     tree: &mut Tree,
@@ -43,12 +51,9 @@ pub(crate) fn extents_of(
     view: View,
     (inode, blocks): (u64, Range<u64>),
 ) -> Result<Vec<(u64, ExtentRecord)>, Error> {
-    let Some(last) = blocks.end.checked_sub(1).filter(|last| *last >= blocks.start) else {
+    let Some(keys) = keys_of_extents(inode, &blocks) else {
         return Ok(Vec::new());
     };
-    // An extent that begins before may reach into the range.
-    let first = blocks.start.saturating_sub(ExtentRecord::BLOCKS_MAX - 1);
-    let keys = Key::new(inode, Kind::Extent, first)..=Key::new(inode, Kind::Extent, last);
     let mut entries = tree.range(view, keys);
     let mut found = Vec::new();
     while let Some((key, value)) = entries.next(tree, media)? {
@@ -70,7 +75,7 @@ impl Work<'_> {
     /// The same of so many blocks of the tree.
     pub(crate) fn admit_blocks(&self, room: Room, blocks: u64) -> Result<(), Reason> {
         let reserve = match room {
-            Room::Normal => self.tree.reserve_blocks(),
+            Room::Normal => self.tree.reserve_blocks().max(self.tree.kept.0),
             Room::Reserve => 0,
         };
         match self.tree.room() >= reserve + blocks {

@@ -128,11 +128,7 @@ fn seen_after_a_cut(served: &Served) -> BTreeMap<Vec<u8>, (u64, Seen)> {
     let report = digest(&mut tree, &mut disks, batch, (&mut grants, &served.rig.devices));
     assert_eq!(report.expect("it is the next batch").refused, []);
     tree.commit(&mut disks).expect("there is room");
-    let mut below = Below {
-        tree: &mut tree,
-        media: &disks,
-        view: View::Pending,
-    };
+    let mut below = Below::new(&mut tree, &disks, View::Pending);
     seen(&Overlay::new(served.rig.volume.mark), &mut below)
 }
 

@@ -182,11 +182,7 @@ impl Server {
 
     fn call<T>(&mut self, mut f: impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<T, Failure>) -> T {
         loop {
-            let mut below = Below {
-                tree: &mut self.tree,
-                media: &self.disks,
-                view: View::Pending,
-            };
+            let mut below = Below::new(&mut self.tree, &self.disks, View::Pending);
             let writer = &mut self.writer;
             let mut sink = |ops: &[fs::op::Op<'_>]| writer.add(ops);
             let mut call = Call {

@@ -179,6 +179,8 @@ fn numbers_are_the_process_s_own_until_another_one_asks() {
     let mut grants = Grants::default();
     rig.tell(Input::Numbers(A, 5..10));
     assert_eq!(rig.leases.mode(A, FILE), Some(Mode::Exclusive));
+    rig.grants(A, &mut grants);
+    assert_eq!(grants.inodes, 5..10, "its log may create them");
     assert_eq!(granted(&rig.ask(A, EXCLUSIVE)), [A]);
     // The digest of its creation.
     grants.leases.insert(FILE, Rights::ALL);

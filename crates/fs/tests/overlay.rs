@@ -32,11 +32,7 @@ impl Reader {
     }
 
     fn below(&mut self) -> (&Overlay, Below<'_>) {
-        let below = Below {
-            tree: &mut self.rig.tree,
-            media: &self.rig.disks,
-            view: self.view,
-        };
+        let below = Below::new(&mut self.rig.tree, &self.rig.disks, self.view);
         (&self.overlay, below)
     }
 
@@ -167,11 +163,7 @@ fn a_process_sees_what_it_did_whatever_is_digested() {
             for op in program.run(1) {
                 let Ticket(ticket) = reader.rig.log(&op);
                 reader.overlay.digested(reader.rig.digested.0);
-                let mut below = Below {
-                    tree: &mut reader.rig.tree,
-                    media: &reader.rig.disks,
-                    view: View::Pending,
-                };
+                let mut below = Below::new(&mut reader.rig.tree, &reader.rig.disks, View::Pending);
                 let taken = reader.overlay.apply(&mut below, &op, ticket);
                 assert_eq!(taken, Ok(()), "seed {seed}, step {step}: {op:?}");
             }

@@ -13,5 +13,7 @@ mod cut_tests;
 pub mod engine;
 pub mod media;
 pub mod posix;
+pub mod serve;
 #[cfg(test)]
 mod tier_tests;
+pub mod window;

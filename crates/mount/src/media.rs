@@ -2,6 +2,7 @@
 //!
 //! All threads of a file system use the same devices at once. Each device is its file system's alone as long as it is open.
 
+use crate::window::Beside;
 use base::{Device, MediaError};
 use fs::format::{BLOCK_BYTES, Place, Tier};
 use fs::media::Media;
@@ -113,9 +114,28 @@ impl Storage {
     }
 }
 
+/// Where windows are, and the time that their emulated memory takes.
+#[derive(Debug)]
+struct Windows {
+    beside: Beside,
+    timing: Option<NvmTiming>,
+}
+
+impl Windows {
+    fn of(spec: Option<&DeviceSpec>) -> Self {
+        let beside = match spec.map(|spec| (spec.tier, &spec.source)) {
+            Some((Tier::Memory, Source::Memory(_))) => Beside::Memory,
+            Some((Tier::Memory, Source::File(path))) if path.is_file() => Beside::File(path.clone()),
+            _ => Beside::Nowhere,
+        };
+        let timing = spec.and_then(|spec| spec.timing);
+        Self { beside, timing }
+    }
+}
+
 /// The devices of a file system, by number. Clones are the same devices.
 #[derive(Clone, Debug)]
-pub struct Disks(Arc<[Storage]>);
+pub struct Disks(Arc<[Storage]>, Arc<Windows>);
 
 impl Disks {
     /// Opens devices, in their order. Beside them is what their user is to be told of each.
@@ -128,7 +148,18 @@ impl Disks {
     ) -> Result<(Self, Vec<Option<MediaWarning>>), DeviceError> {
         let opened: Result<Vec<_>, _> = specs.iter().map(|spec| Storage::open(spec, access)).collect();
         let (storages, warnings): (Vec<_>, Vec<_>) = opened?.into_iter().unzip();
-        Ok((Self(storages.into()), warnings))
+        let windows = Windows::of(specs.first());
+        Ok((Self(storages.into(), Arc::new(windows)), warnings))
+    }
+
+    /// Where windows of logs are.
+    pub(crate) fn beside(&self) -> &Beside {
+        &self.1.beside
+    }
+
+    /// The time that the first device takes, if it is emulated.
+    pub(crate) fn timing(&self) -> Option<NvmTiming> {
+        self.1.timing
     }
 
     /// True if a durable write to a device waits for nothing but the processor.
@@ -228,7 +259,10 @@ impl Disks {
         power: &Arc<crate::cut_tests::Power>,
     ) -> Self {
         let device = |bytes| Storage::Volatile(crate::cut_tests::Volatile::new(bytes, power), is_immediate);
-        Self(contents.into_iter().map(device).collect())
+        Self(
+            contents.into_iter().map(device).collect(),
+            Arc::new(Windows::of(None)),
+        )
     }
 
     /// What a cut leaves of each device. The power of all goes at once.

@@ -6,6 +6,7 @@ mod entropy;
 mod filesystem;
 mod mapped;
 mod media;
+mod peer;
 mod ring;
 pub mod sync;
 
@@ -14,4 +15,5 @@ pub use entropy::seed;
 pub use filesystem::{is_kept, reserve, reserve_beyond};
 pub use mapped::{Mapped, NvmTiming, Persist};
 pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, is_volatile};
+pub use peer::{PeerIdentity, peer_identity};
 pub use ring::{Buffer, Command, CommandRing, Ring};

@@ -6,7 +6,9 @@ use crate::clock::now;
 use crate::filesystem::is_kept;
 use crate::media::MediaFile;
 use base::limits::PAGE_BYTES;
+use base::sync::AtomicU64;
 use base::{Device, Instant};
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::{hint, io, ptr};
 
@@ -85,6 +87,42 @@ impl Mapped {
             timing,
             _file: Some(file),
         })
+    }
+
+    /// A file that others have mapped, too, or memory that has a descriptor.
+    ///
+    /// # Errors
+    /// It cannot be mapped.
+    pub fn shared(file: &File, bytes: u64, timing: Option<NvmTiming>) -> io::Result<Self> {
+        let fd = file.as_raw_fd();
+        let synchronous = map(bytes, libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC, fd);
+        let (base, persist) = match synchronous {
+            Ok(base) if cfg!(target_arch = "x86_64") => (base, Persist::CacheLines),
+            Ok(base) => (base, Persist::Msync),
+            Err(_) if !is_kept(fd) => (map(bytes, libc::MAP_SHARED, fd)?, Persist::Never),
+            Err(_) => (map(bytes, libc::MAP_SHARED, fd)?, Persist::Msync),
+        };
+        Ok(Self {
+            base,
+            bytes: bytes as usize,
+            persist,
+            timing,
+            _file: None,
+        })
+    }
+
+    /// A word that others may read and change.
+    ///
+    /// # Panics
+    /// If it is outside, or not aligned.
+    pub fn word(&self, offset: u64) -> &AtomicU64 {
+        let at = self
+            .place(offset, 8)
+            .expect("the word is inside")
+            .cast::<AtomicU64>();
+        assert!(at.is_aligned(), "the word is aligned");
+        // SAFETY: inside the mapping, which lives as long as the reference, and aligned.
+        unsafe { &*at }
     }
 
     /// All of a file.

@@ -29,6 +29,7 @@ pub use set::{Stamp, Wanted, XattrMode};
 use crate::errno::Errno;
 use crate::format::{ROOT_INODE, hash_of};
 use crate::inode::{Inode, Time};
+use crate::known::Known;
 use crate::log::{AddError, Ticket};
 use crate::media::Error;
 use crate::op::{Action, Entry, Fate, NAME_BYTES_MAX, Op};
@@ -218,6 +219,22 @@ impl Client {
     pub fn digested(&mut self, ticket: Ticket) {
         self.overlay.digested(ticket.0);
         self.ledger.digested(ticket.0);
+    }
+
+    /// The same, where the tree is what the process knows of it: what the overlay lets go is known then.
+    pub fn digested_to(&mut self, ticket: Ticket, known: &mut Known) {
+        self.overlay.digested_to(ticket.0, |gone| known.digested(gone));
+        self.ledger.digested(ticket.0);
+    }
+
+    /// Another process may change an inode from now on.
+    pub fn let_go(&mut self, inode: u64) {
+        self.plain.take_if(|plain| *plain == inode);
+    }
+
+    /// Whether somebody of this process refers to an inode.
+    pub fn holds(&self, inode: u64) -> bool {
+        self.held.contains_key(&inode)
     }
 
     /// What the client sees above the tree.
@@ -446,6 +463,9 @@ impl Client {
             NoRoom::Yet => Failure::Digest,
             NoRoom::Ever => Errno::NoSpace.into(),
         })?;
+        if call.below.may_miss() {
+            ops.iter().try_for_each(|op| self.overlay.probe(call.below, op))?;
+        }
         let ticket = (call.sink)(ops).map_err(|error| match error {
             AddError::Latched => Failure::Latched,
             AddError::Busy => Failure::Busy,

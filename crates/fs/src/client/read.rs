@@ -216,13 +216,10 @@ impl Client {
 
     /// What `statfs` tells.
     pub fn statfs(&self, below: &Below<'_>) -> Statfs {
-        let devices = 0..below.tree.devices() as u8;
+        let (blocks, free) = below.room();
         Statfs {
-            blocks: devices
-                .clone()
-                .map(|device| below.media.capacity_bytes(device) / BLOCK)
-                .sum(),
-            free: devices.map(|device| below.tree.free(device)).sum(),
+            blocks,
+            free,
             available: self.ledger.budget().for_files(),
         }
     }

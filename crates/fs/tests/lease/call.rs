@@ -80,11 +80,7 @@ pub struct Sight<'s> {
 
 impl Sight<'_> {
     pub fn below(&mut self) -> (&Overlay, Below<'_>) {
-        let below = Below {
-            tree: self.tree,
-            media: self.media,
-            view: View::Pending,
-        };
+        let below = Below::new(self.tree, self.media, View::Pending);
         (self.overlay, below)
     }
 

@@ -222,7 +222,8 @@ impl World {
         self.join();
         let mut first = self.processes.pop().expect("it has joined");
         first.grants.leases.insert(ROOT_INODE, Rights::ALL);
-        first.grants.inodes = 2..8;
+        let client = first.client;
+        self.leases.handle(self.now, Input::Numbers(client, 2..8));
         for op in setup_ops() {
             first
                 .writer
@@ -236,6 +237,10 @@ impl World {
         let at = 0;
         self.digest(at, u64::MAX);
         self.processes.clear();
+        for input in [Input::Gone(client), Input::Closed(client)] {
+            self.leases.handle(self.now, input);
+            while self.leases.poll().is_some() {}
+        }
     }
 
     fn join(&mut self) {

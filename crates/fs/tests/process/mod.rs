@@ -266,11 +266,7 @@ pub fn assert_files(tree: &mut Tree, disks: &Disks, files: &Files, what: &str) {
     let volume = Volume::read(disks).expect("superblocks are whole");
     let overlay = Overlay::new(volume.mark);
     let view = View::Pending;
-    let mut below = Below {
-        tree,
-        media: disks,
-        view,
-    };
+    let mut below = Below::new(tree, disks, view);
     for (number, _) in files.inodes() {
         assert_inode((&overlay, &mut below), files, number, what);
     }

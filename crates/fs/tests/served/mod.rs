@@ -86,11 +86,7 @@ impl Served {
     }
 
     pub fn read<T>(&mut self, f: impl FnOnce(&Client, &mut Below<'_>) -> T) -> T {
-        let mut below = Below {
-            tree: &mut self.rig.tree,
-            media: &self.rig.disks,
-            view: View::Pending,
-        };
+        let mut below = Below::new(&mut self.rig.tree, &self.rig.disks, View::Pending);
         f(&self.client, &mut below)
     }
 
@@ -144,11 +140,7 @@ impl Served {
         caller: Caller<'_>,
         f: &mut impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut below = Below {
-            tree: &mut self.rig.tree,
-            media: &self.rig.disks,
-            view: View::Pending,
-        };
+        let mut below = Below::new(&mut self.rig.tree, &self.rig.disks, View::Pending);
         let writer = &mut self.rig.writer;
         let mut sink = |ops: &[Op<'_>]| -> Result<Ticket, _> { writer.add(ops) };
         let mut call = Call {
@@ -229,11 +221,7 @@ impl Served {
 
     /// Somebody lets go of an inode.
     pub fn forget(&mut self, inode: u64) {
-        let mut below = Below {
-            tree: &mut self.rig.tree,
-            media: &self.rig.disks,
-            view: View::Pending,
-        };
+        let mut below = Below::new(&mut self.rig.tree, &self.rig.disks, View::Pending);
         self.client
             .forget(&mut below, inode, 1)
             .expect("the tree can be read");

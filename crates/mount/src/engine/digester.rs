@@ -1,16 +1,19 @@
 //! The digest: what the log has goes into the tree, and the log gets its room back.
 
 use super::gate::Gate;
+use super::log::Log;
 use super::placing::Placing;
-use super::recover::{digest_frames, read_frames};
+use super::recover::{Leasing, digest_frames, read_frames};
 use super::state::{Locked, State};
 use crate::media::{Disks, First};
+use fs::client::Budget;
 use fs::digest::DigestError;
 use fs::grants::{Grants, Reason};
 use fs::log::{Frame, Reader, Ring, Ticket};
 use fs::media::Error;
 use fs::tree::Tree;
 use os::sync::Arc;
+use std::collections::BTreeMap;
 
 /// Blocks that the client has for large data, at most. It gets more when half of them are gone.
 pub(crate) const BLOCKS_KEPT: u64 = 8192;
@@ -35,6 +38,12 @@ pub(crate) struct Keeper {
     pub gate: Arc<Gate>,
     pub placing: Placing,
     pub counts: Counts,
+    /// The logs of other processes.
+    pub logs: BTreeMap<u64, Log>,
+    /// Bytes of a new one.
+    pub log_bytes: u64,
+    /// The numbers of its new inodes begin here.
+    pub next_numbers: u64,
 }
 
 /// What digests have done.
@@ -50,6 +59,8 @@ pub struct Counts {
     pub refused: u64,
     /// Why the first of them was refused.
     pub first_refused: Option<(u64, Reason)>,
+    /// Operations in logs of other processes that were refused: these lie.
+    pub refused_of_others: u64,
 }
 
 impl Keeper {
@@ -104,7 +115,7 @@ impl Keeper {
                 parts,
                 self.log,
                 &mut self.digested,
-                (rest, &mut self.grants),
+                (rest, &mut self.grants, Leasing::All),
                 (order, tell),
             )?;
             self.frame.0 += done as u64;
@@ -122,9 +133,18 @@ impl Keeper {
         Ok(())
     }
 
+    /// The room of the tree.
+    pub fn budget(&self) -> Budget {
+        self.placing.budget(&self.tree)
+    }
+
     /// Tells the client what room there is.
     pub fn tell_room(&mut self, state: &mut State) {
-        self.placing.divide(&self.tree, &mut state.client);
+        let budget = match self.logs.is_empty() {
+            true => self.budget(),
+            false => state.sharing.share(self.budget()),
+        };
+        self.placing.divide(&self.tree, budget, &mut state.client);
         state.free = (0..self.tree.devices() as u8)
             .map(|device| self.tree.free(device))
             .collect();
@@ -195,6 +215,15 @@ impl Keeper {
         self.counts.commits += 1;
         let consumed = self.roots[1];
         self.roots = [consumed, self.digested];
+        let share = locked.lock().sharing.share(self.budget());
+        let logs = self.logs.iter_mut().map(|(number, log)| {
+            log.roots = [log.roots[1], log.digested];
+            // A process may not have heard of the newest one.
+            let told = std::mem::replace(&mut log.told, (share.growth, share.data));
+            log.allowance = (told.0.max(share.growth), told.1.max(share.data));
+            (*number, log.roots, std::mem::take(&mut log.refused))
+        });
+        let logs: Vec<_> = logs.collect();
         let mut state = locked.lock();
         state.commits += 1;
         state.reader.follow(&plan);
@@ -202,6 +231,9 @@ impl Keeper {
         state.writer.consumed(consumed);
         state.are_blocks_denied = false;
         self.tell_room(&mut state);
+        if !logs.is_empty() {
+            state.committed(&self.disks, &logs, self.budget());
+        }
         drop(state);
         locked.room.notify_all();
         Ok(())

@@ -276,6 +276,10 @@ impl Shared {
         (from, ranges): (&[u8], &[(u64, Range<u64>)]),
         device: u8,
     ) -> Result<Option<Move>, Error> {
+        // Their shares of the room were told to them.
+        if !keeper.logs.is_empty() {
+            return Ok(None);
+        }
         let mut state = self.locked.lock();
         let (first, others) = state.client.blocks_unpromised();
         let of_tree = first / 2;

@@ -17,12 +17,18 @@
 mod digester;
 mod failure;
 mod gate;
+mod hearing;
+mod log;
 mod logger;
+mod logs;
 mod migrator;
 mod patience;
 mod placing;
+mod processes;
 mod recover;
+mod round;
 mod shared;
+mod sharing;
 mod state;
 mod tiering;
 mod touches;
@@ -34,7 +40,9 @@ pub use digester::Counts;
 pub use failure::{Failure, Mode, Options};
 
 pub use patience::Patience;
+pub use processes::ShareError;
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
+pub use sharing::{Link, Peer};
 pub use state::Done;
 pub use tiering::{Migration, TierStatus, tier_name};
 pub use turn::Turn;
@@ -51,7 +59,9 @@ use gate::Gate;
 use os::sync::{Arc, Mutex, PoisonError, thread};
 use placing::Placing;
 use shared::{Shared, SharedOptions};
+use sharing::Sharing;
 use state::{LOOK_AGAIN, Locked, State};
+use std::collections::BTreeMap;
 use tiering::Migrator;
 use turn::Wanted;
 
@@ -94,7 +104,9 @@ impl Engine {
         };
         let mut client = Client::new(opened.volume.mark, client_options);
         client.grant_inodes(opened.tree.next_inode()..u64::MAX);
-        let mut state = State::new(client, reader, writer, opened.ring.bytes());
+        let sharing = Sharing::new(opened.volume.mark);
+        let mut state = State::new(client, reader, writer, (opened.ring.bytes(), sharing));
+        state.blocks = opened.volume.devices.iter().map(|device| device.blocks).sum();
         let gate = Arc::new(Gate::default());
         let mut keeper = Keeper {
             tree: opened.tree,
@@ -108,6 +120,9 @@ impl Engine {
             gate: Arc::clone(&gate),
             placing: Placing::of(&opened.volume),
             counts: Counts::default(),
+            logs: BTreeMap::new(),
+            log_bytes: 0,
+            next_numbers: 0,
         };
         keeper.tell_room(&mut state);
         keeper.grant_blocks(&mut state);
@@ -133,22 +148,27 @@ impl Engine {
     }
 
     fn start(shared: Arc<Shared>) -> Self {
-        let spawn = |name: &str, run: fn(&Shared)| {
-            let shared = Arc::clone(&shared);
-            let thread = thread::Builder::new().name(name.into());
-            thread
-                .spawn(move || run(&shared))
-                .expect("the system has room for a thread")
-        };
         let count = if shared.is_immediate { 1 } else { LOG_THREADS };
-        let log = (0..count).map(|_| spawn("fs-log", Shared::write_in_turn));
-        let digest = spawn("fs-digest", Shared::digest_in_turn);
-        let tiers = shared
-            .migrator
-            .is_some()
-            .then(|| spawn("fs-tiers", Shared::migrate_in_turn));
-        let threads = Mutex::new(log.chain([digest]).chain(tiers).collect());
-        Self { shared, threads }
+        let threads = Mutex::new(Vec::new());
+        let engine = Self { shared, threads };
+        for _ in 0..count {
+            engine.spawn("fs-log", Shared::write_in_turn);
+        }
+        engine.spawn("fs-digest", Shared::digest_in_turn);
+        if engine.shared.migrator.is_some() {
+            engine.spawn("fs-tiers", Shared::migrate_in_turn);
+        }
+        engine
+    }
+
+    fn spawn(&self, name: &str, run: fn(&Shared)) {
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new().name(name.into());
+        let thread = thread
+            .spawn(move || run(&shared))
+            .expect("the system has room for a thread");
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.push(thread);
     }
 
     /// When calls return.
@@ -298,6 +318,7 @@ impl Engine {
     /// # Errors
     /// Something failed before, or now.
     pub fn close(&self) -> Result<(), Failure> {
+        self.close_logs();
         let synced = self.sync();
         self.stop();
         if synced.is_ok() {
@@ -312,11 +333,27 @@ impl Engine {
         }
     }
 
+    /// Closes the logs of all processes, and waits until they are in the tree.
+    fn close_logs(&self) {
+        let shared = &*self.shared;
+        if !shared.locked.lock().close_logs(&shared.disks) {
+            return;
+        }
+        loop {
+            shared.digest_once();
+            let state = shared.locked.lock();
+            if state.sharing.count() == 0 || state.failure.is_some() {
+                return;
+            }
+        }
+    }
+
     fn stop(&self) {
         self.shared.locked.lock().is_stopping = true;
         self.shared.locked.records.notify_all();
         self.shared.locked.digest.notify_all();
         self.shared.locked.tiers.notify_all();
+        self.shared.locked.leases.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A panic was reported when it happened.

@@ -68,12 +68,17 @@ impl Placing {
         self.withheld = (first, others);
     }
 
-    /// Tells a client its budget.
-    pub fn divide(&mut self, tree: &Tree, client: &mut Client) {
+    /// The room of the tree, for all who have a log.
+    pub fn budget(&self, tree: &Tree) -> Budget {
         let mut budget = Budget::of(tree, &devices_for_data(tree));
         budget.growth = budget.growth.saturating_sub(self.withheld.0);
         budget.deletion = budget.deletion.saturating_sub(self.withheld.0);
         budget.data = budget.data.saturating_sub(self.withheld.1);
+        budget
+    }
+
+    /// Tells a client its budget.
+    pub fn divide(&mut self, tree: &Tree, mut budget: Budget, client: &mut Client) {
         client.set_budget(budget);
         self.allowance = 0;
         if self.is_first_fast() {

@@ -2,14 +2,19 @@
 //! "One writer").
 
 use super::failure::Options;
+use super::sharing::permitted;
 use crate::media::{Disks, First};
+use crate::window::{Window, ring_bytes, ring_in_window};
+use fs::client::{Caller, Client as Calls, Options as CallOptions};
 use fs::digest::{Batch, DigestError, delete_orphan, digest};
 use fs::edit::Room;
 use fs::format::{BLOCK_BYTES, Key, Kind};
 use fs::grants::{Grants, Rights};
+use fs::lease::MOVES;
 use fs::log::{FRAME_BYTES_MAX, FRAMES_OF_RING_MIN, Frame, Next, Reader, Ring};
 use fs::media::{Error, Media, Volume};
-use fs::op::{Action, Op, Target};
+use fs::op::Action;
+use fs::overlay::Below;
 use fs::tree::{Tree, View};
 use fs::value::{LogRecord, Run};
 use thiserror::Error as ErrorOf;
@@ -40,6 +45,17 @@ pub enum OpenError {
         log: u64,
         /// Where its readable part ends.
         position: u64,
+    },
+    /// The bytes of a process's log are in a window, which cannot be had.
+    #[error(
+        "the window of log {log} cannot be had ({why}): acknowledged calls of its process are lost; put the file back, or mount with \
+         --despite-damage to go on without them"
+    )]
+    Window {
+        /// The log.
+        log: u64,
+        /// Why.
+        why: std::io::ErrorKind,
     },
     /// There is no room for a log.
     #[error("device 0 has no room for a log of {0} bytes: give a smaller log")]
@@ -82,7 +98,18 @@ pub(crate) struct Opened {
     pub recovery: Recovery,
 }
 
-/// The ring of a log.
+/// Whose leases a batch is digested with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leasing {
+    /// The one client of a file system has a lease of everything.
+    All,
+    /// Those that were given.
+    Given,
+    /// After a crash nobody remembers: what the user may do by permissions.
+    Permitted,
+}
+
+/// The ring of a log on device 0.
 pub(crate) fn ring_of(number: u64, record: &LogRecord) -> Result<Ring, OpenError> {
     Ring::new(record.nonce, u32::from(record.sector), &record.extents).ok_or(OpenError::Log(number))
 }
@@ -102,12 +129,28 @@ pub(crate) fn open(disks: &Disks, options: &Options) -> Result<Opened, OpenError
     };
     let logs = logs_of(opening.tree, disks)?;
     // What any record names is nobody's new block, from the first digest on.
-    for (number, record) in &logs {
-        read_log(disks, (*number, record), |frames| opening.claim(frames))?;
-    }
     let mut ended = Vec::new();
+    let mut rest = Vec::new();
     for (number, record) in logs {
-        ended.push((number, opening.apply(number, record, options)?));
+        match bytes_of(disks, number, &record) {
+            Ok(bytes) => rest.push((number, record, bytes)),
+            Err(OpenError::Window { .. }) if options.despite_damage => {
+                opening.recovery.damaged.push((number, record.digested));
+                ended.push((number, record));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    for (number, record, bytes) in &rest {
+        // A process that lives on acknowledges nothing from now on.
+        if let Bytes::Window(_, window) = bytes {
+            window.close();
+        } else {
+            read_log(bytes, (*number, record), |frames| opening.claim(frames))?;
+        }
+    }
+    for (number, record, bytes) in rest {
+        ended.push((number, opening.apply((number, &bytes), record, options)?));
     }
     opening.delete_orphans()?;
     let (log, record) = opening.give_log(ended, options)?;
@@ -116,6 +159,7 @@ pub(crate) fn open(disks: &Disks, options: &Options) -> Result<Opened, OpenError
     for _ in 0..2 {
         tree.commit(&mut disks.clone())?;
     }
+    disks.beside().sweep(|_| false);
     Ok(Opened {
         ring: ring_of(log, &record)?,
         volume,
@@ -157,28 +201,84 @@ pub fn examine_logs(disks: &Disks) -> Result<Vec<LogState>, OpenError> {
     let mut found = Vec::new();
     for (number, record) in logs_of(&mut tree, disks)? {
         let mut operations = 0;
-        let (end, position) = read_log(disks, (number, &record), |frames| {
-            operations += frames.iter().flat_map(Frame::ops).count() as u64;
-        })?;
+        let read = bytes_of(disks, number, &record).and_then(|bytes| {
+            read_log(&bytes, (number, &record), |frames| {
+                operations += frames.iter().flat_map(Frame::ops).count() as u64;
+            })
+        });
+        let (is_damaged, position) = match read {
+            Ok((end, position)) => (end == Next::Damaged && record.window.is_none(), position),
+            Err(OpenError::Window { .. }) => (true, record.digested),
+            Err(error) => return Err(error),
+        };
         found.push(LogState {
             number,
             operations,
-            is_damaged: end == Next::Damaged,
+            is_damaged,
             position,
         });
     }
     Ok(found)
 }
 
+/// Where the bytes of a log are.
+enum Bytes {
+    Device(Ring, First),
+    Window(Ring, Window),
+}
+
+impl Bytes {
+    fn ring(&self) -> &Ring {
+        match self {
+            Self::Device(ring, _) | Self::Window(ring, _) => ring,
+        }
+    }
+}
+
+impl base::Device for Bytes {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), base::MediaError> {
+        match self {
+            Self::Device(_, first) => first.read_at(offset, bytes),
+            Self::Window(_, window) => window.read_at(offset, bytes),
+        }
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> Result<(), base::MediaError> {
+        unreachable!("logs are only read here")
+    }
+
+    fn flush(&mut self) -> Result<(), base::MediaError> {
+        unreachable!("logs are only read here")
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        match self {
+            Self::Device(_, first) => first.capacity_bytes(),
+            Self::Window(_, window) => window.capacity_bytes(),
+        }
+    }
+}
+
+/// The bytes of a log.
+fn bytes_of(disks: &Disks, number: u64, record: &LogRecord) -> Result<Bytes, OpenError> {
+    if record.window.is_none() {
+        return Ok(Bytes::Device(ring_of(number, record)?, First(disks.clone())));
+    }
+    let ring = ring_in_window(record.nonce, u32::from(record.sector), ring_bytes(record));
+    let window = disks.beside().find(number).map_err(|source| OpenError::Window {
+        log: number,
+        why: source.kind(),
+    })?;
+    Ok(Bytes::Window(ring.ok_or(OpenError::Log(number))?, window))
+}
+
 /// Gives all frames of a log that the tree lacks, some at a time. How the log ends, and where.
 fn read_log(
-    disks: &Disks,
+    bytes: &Bytes,
     (number, record): (u64, &LogRecord),
     mut each: impl FnMut(&[Frame]),
 ) -> Result<(Next, u64), OpenError> {
-    let ring = ring_of(number, record)?;
-    let medium = First(disks.clone());
-    let mut reader = Reader::new(&ring, &medium, record.digested).ok_or(OpenError::Log(number))?;
+    let mut reader = Reader::new(bytes.ring(), bytes, record.digested).ok_or(OpenError::Log(number))?;
     loop {
         let (frames, end) = read_frames(&mut reader, u64::MAX).map_err(|error| Error::Media {
             place: record.extents[0].place,
@@ -213,19 +313,34 @@ impl Opening<'_> {
     /// Digests what a log has. Its record then.
     fn apply(
         &mut self,
-        number: u64,
+        (number, bytes): (u64, &Bytes),
         mut record: LogRecord,
         options: &Options,
     ) -> Result<LogRecord, OpenError> {
-        let ring = ring_of(number, &record)?;
-        let medium = First(self.disks.clone());
-        let mut reader = Reader::new(&ring, &medium, record.digested).ok_or(OpenError::Log(number))?;
+        let mut reader = Reader::new(bytes.ring(), bytes, record.digested).ok_or(OpenError::Log(number))?;
+        // A process may write to its window what it likes, and keeps nobody from the files by that.
+        let is_own = record.window.is_none();
+        let mut grants = match &record.window {
+            None => std::mem::take(&mut self.grants),
+            Some(window) => {
+                let mut grants = Grants::default();
+                grants.uid = record.uid;
+                (grants.gids, grants.inodes) = (window.gids.clone(), window.numbers.clone());
+                grants
+            }
+        };
+        let leasing = if is_own { Leasing::All } else { Leasing::Permitted };
         loop {
-            let (frames, end) = read_frames(&mut reader, u64::MAX).map_err(|error| Error::Media {
-                place: record.extents[0].place,
-                error,
-            })?;
-            if end == Some(Next::Damaged) {
+            let (frames, end) = match read_frames(&mut reader, u64::MAX) {
+                Err(_) if !is_own => (Vec::new(), Some(Next::Damaged)),
+                read => read.map_err(|error| Error::Media {
+                    place: record.extents[0].place,
+                    error,
+                })?,
+            };
+            if end == Some(Next::Damaged) && !is_own {
+                self.recovery.damaged.push((number, reader.position()));
+            } else if end == Some(Next::Damaged) {
                 let position = reader.position();
                 if !options.despite_damage {
                     return Err(OpenError::Damaged {
@@ -235,16 +350,24 @@ impl Opening<'_> {
                 }
                 self.recovery.damaged.push((number, position));
             }
-            self.claim(&frames);
             self.recovery.frames += frames.len() as u64;
-            self.digest((number, record.nonce), &mut record.digested, &frames)?;
+            let log = (number, record.nonce);
+            self.digest(log, &mut record.digested, (&frames, &mut grants, leasing))?;
             if end.is_some() {
+                if is_own {
+                    self.grants = grants;
+                }
                 return Ok(record);
             }
         }
     }
 
-    fn digest(&mut self, log: (u64, u64), digested: &mut u64, frames: &[Frame]) -> Result<(), OpenError> {
+    fn digest(
+        &mut self,
+        log: (u64, u64),
+        digested: &mut u64,
+        (frames, grants, leasing): (&[Frame], &mut Grants, Leasing),
+    ) -> Result<(), OpenError> {
         let mut rest = frames;
         let mut is_retried = false;
         loop {
@@ -255,7 +378,7 @@ impl Opening<'_> {
             };
             let parts = (&mut *self.tree, &mut self.disks);
             let order = |tree: &Tree, _: &[Frame]| devices_for_data(tree);
-            let done = digest_frames(parts, log, digested, (rest, &mut self.grants), (order, tell))?;
+            let done = digest_frames(parts, log, digested, (rest, grants, leasing), (order, tell))?;
             rest = &rest[done..];
             if rest.is_empty() {
                 return Ok(());
@@ -320,7 +443,8 @@ impl Opening<'_> {
         let mut given = None;
         for (number, record) in logs {
             let has: u64 = record.extents.iter().map(|run| run.blocks).sum();
-            if given.is_none() && has == bytes.div_ceil(BLOCK_BYTES as u64) {
+            let is_own = record.window.is_none();
+            if given.is_none() && is_own && has == bytes.div_ceil(BLOCK_BYTES as u64) {
                 given = Some((number, record));
                 continue;
             }
@@ -331,7 +455,15 @@ impl Opening<'_> {
         }
         let (number, mut record) = match given {
             Some(given) => given,
-            None => (self.tree.take_log(), self.new_log(bytes)?),
+            None => {
+                let number = self.tree.take_log();
+                let extents = new_ring(self.tree, &self.disks, bytes, LogRecord::EXTENTS_MAX)?;
+                let record = LogRecord {
+                    extents,
+                    ..LogRecord::default()
+                };
+                (number, record)
+            }
         };
         record.nonce = os::seed();
         record.sector = sector as u16;
@@ -341,24 +473,40 @@ impl Opening<'_> {
             .insert(&self.disks, key, &record.emit(), Room::Reserve)?;
         Ok((number, record))
     }
+}
 
-    fn new_log(&mut self, bytes: u64) -> Result<LogRecord, OpenError> {
-        let mut record = LogRecord::default();
-        let mut left = bytes.div_ceil(BLOCK_BYTES as u64);
-        while left > 0 {
-            let near = record.extents.last().map(|run| run.end());
-            let found = self.tree.reserve(&self.disks, 0, left, near);
-            let run = match found {
-                Ok(run) if record.extents.len() < LogRecord::EXTENTS_MAX => run,
-                Ok(_) | Err(Error::Full(_)) => return Err(OpenError::NoRoom(bytes)),
-                Err(error) => return Err(error.into()),
-            };
-            self.tree.keep(&self.disks, run)?;
-            left -= run.blocks;
-            record.extents.push(run);
+/// Room for a log's ring on device 0.
+pub(crate) fn new_ring(
+    tree: &mut Tree,
+    disks: &Disks,
+    bytes: u64,
+    extents_max: usize,
+) -> Result<Vec<Run>, OpenError> {
+    let mut extents: Vec<Run> = Vec::new();
+    let mut left = bytes.div_ceil(BLOCK_BYTES as u64);
+    while left > 0 {
+        let near = extents.last().map(|run| run.end());
+        match tree.reserve(disks, 0, left, near) {
+            Ok(run) if extents.len() < extents_max => {
+                tree.keep(disks, run)?;
+                left -= run.blocks;
+                extents.push(run);
+            }
+            Ok(run) => {
+                tree.give_back(disks, run)?;
+                break;
+            }
+            Err(Error::Full(_)) => break,
+            Err(error) => return Err(error.into()),
         }
-        Ok(record)
     }
+    if left > 0 {
+        for run in extents {
+            tree.release(disks, run)?;
+        }
+        return Err(OpenError::NoRoom(bytes));
+    }
+    Ok(extents)
 }
 
 /// Bytes of a log that is not told its size: an eighth of device 0.
@@ -395,7 +543,7 @@ pub(crate) fn digest_frames(
     (tree, disks): (&mut Tree, &mut Disks),
     (log, nonce): (u64, u64),
     digested: &mut u64,
-    (frames, grants): (&[Frame], &mut Grants),
+    (frames, grants, leasing): (&[Frame], &mut Grants, Leasing),
     (mut order, mut tell): (
         impl FnMut(&Tree, &[Frame]) -> Vec<u8>,
         impl FnMut(&fs::digest::Report),
@@ -408,7 +556,11 @@ pub(crate) fn digest_frames(
         let bytes = rest.last().map_or(0, |frame| frame.end) - *digested;
         let is_roomy = tree.room() > tree.reserve_blocks() + 2 * bytes / BLOCK_BYTES as u64 + 1024;
         let part = &rest[..if is_roomy { rest.len() } else { 1 }];
-        lease(part, grants);
+        match leasing {
+            Leasing::All => lease(part, grants),
+            Leasing::Given => {}
+            Leasing::Permitted => permit((tree, disks), part, grants)?,
+        }
         let batch = Batch::new((log, nonce, *digested), part);
         let devices = order(tree, part);
         match digest(tree, disks, batch, (grants, &devices)) {
@@ -419,7 +571,9 @@ pub(crate) fn digest_frames(
         *digested = part.last().map_or(*digested, |frame| frame.end);
         done += part.len();
     }
-    grants.leases.clear();
+    if leasing != Leasing::Given {
+        grants.leases.clear();
+    }
     Ok(done)
 }
 
@@ -431,26 +585,36 @@ pub(crate) fn devices_for_data(tree: &Tree) -> Vec<u8> {
 /// The one client of a file system has a lease of everything.
 fn lease(frames: &[Frame], grants: &mut Grants) {
     for op in frames.iter().flat_map(Frame::ops).flatten() {
-        for inode in changed_by(&op).into_iter().flatten() {
+        for inode in op.changed().into_iter().flatten() {
             grants.leases.entry(inode).or_insert(Rights::ALL);
         }
     }
 }
 
-/// The inodes that an operation changes.
-fn changed_by(op: &Op<'_>) -> [Option<u64>; 4] {
-    let own = Some(op.inode);
-    match &op.action {
-        Action::Create { entry, .. } | Action::Link { entry } | Action::Unlink { entry, .. } => {
-            [own, Some(entry.parent), None, None]
+/// What a user may change of the inodes that records name: by permissions, as nobody remembers leases.
+fn permit(
+    (tree, disks): (&mut Tree, &Disks),
+    frames: &[Frame],
+    grants: &mut Grants,
+) -> Result<(), DigestError> {
+    let calls = Calls::new(tree.mark(), CallOptions::default());
+    let (uid, gids) = (grants.uid, grants.gids.clone());
+    let caller = Caller {
+        uid,
+        gid: gids.first().copied().unwrap_or(u32::MAX),
+        groups: Some(&gids),
+        ..Caller::default()
+    };
+    for op in frames.iter().flat_map(Frame::ops).flatten() {
+        for inode in op.changed().into_iter().flatten().filter(|inode| *inode != MOVES) {
+            if grants.leases.contains_key(&inode) {
+                continue;
+            }
+            let mut below = Below::new(tree, disks, View::Pending);
+            if let Some((_, _, rights)) = permitted(&calls, &mut below, &caller, inode)? {
+                grants.leases.insert(inode, rights);
+            }
         }
-        Action::Rename { from, to, target } => {
-            let other = match target {
-                Target::Free => None,
-                Target::Replaced { inode, .. } | Target::Exchanged { inode } => Some(*inode),
-            };
-            [own, Some(from.parent), Some(to.parent), other]
-        }
-        _ => [own, None, None, None],
     }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What the threads of an engine share under one lock: the client with what it has not digested, the log's writer, and those who wait.
 
 use super::failure::Failure;
+use super::sharing::Sharing;
 use super::touches::Touches;
 use fs::client::Client;
 use fs::log::{Ticket, Write, Writer};
@@ -46,10 +47,14 @@ pub(crate) struct State {
     /// There were no more when they were asked for. The next commit may free some.
     pub are_blocks_denied: bool,
     pub is_stopping: bool,
+    /// Other processes.
+    pub sharing: Sharing,
+    /// Blocks of all devices.
+    pub blocks: u64,
 }
 
 impl State {
-    pub fn new(client: Client, reader: Tree, writer: Writer, ring_bytes: u64) -> Self {
+    pub fn new(client: Client, reader: Tree, writer: Writer, (ring_bytes, sharing): (u64, Sharing)) -> Self {
         Self {
             client,
             reader,
@@ -67,6 +72,8 @@ impl State {
             blocks_wanted: 0,
             are_blocks_denied: false,
             is_stopping: false,
+            sharing,
+            blocks: 0,
         }
     }
 
@@ -78,7 +85,7 @@ impl State {
     /// Whether the log is to be digested.
     pub fn wants_digest(&self) -> bool {
         let is_full = self.stalled > 0 || self.used() * 100 >= self.ring_bytes * DIGEST_PERCENT;
-        self.failure.is_none() && (self.digest_wanted || is_full)
+        self.failure.is_none() && (self.digest_wanted || is_full || self.sharing.wants_round)
     }
 
     /// Calls `done` when a frame is durable.
@@ -152,6 +159,8 @@ pub(crate) struct Locked {
     pub tiers: Condvar,
     /// Calls for which the log had no room, or no blocks were granted.
     pub room: Condvar,
+    /// The thread that asks for leases: one of them is to be asked for.
+    pub leases: Condvar,
 }
 
 impl Locked {
@@ -162,6 +171,7 @@ impl Locked {
             digest: Condvar::new(),
             tiers: Condvar::new(),
             room: Condvar::new(),
+            leases: Condvar::new(),
         }
     }
 

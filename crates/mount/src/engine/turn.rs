@@ -58,11 +58,7 @@ impl Turn<'_> {
             newest,
             ..
         } = &mut *self.state;
-        let mut below = Below {
-            tree: reader,
-            media: self.disks,
-            view: View::Pending,
-        };
+        let mut below = Below::new(reader, self.disks, View::Pending);
         let mut sink = |ops: &[Op<'_>]| {
             if failure.is_some() {
                 return Err(fs::log::AddError::Latched);
@@ -126,11 +122,7 @@ impl Turn<'_> {
         &mut self,
         read: impl FnOnce(&Client, &mut Below<'_>) -> Result<R, ClientFailure>,
     ) -> Result<R, Failure> {
-        let mut below = Below {
-            tree: &mut self.state.reader,
-            media: self.disks,
-            view: View::Pending,
-        };
+        let mut below = Below::new(&mut self.state.reader, self.disks, View::Pending);
         let result = read(&self.state.client, &mut below);
         result.map_err(|error| self.failed(error))
     }
@@ -146,11 +138,7 @@ impl Turn<'_> {
     /// The tree cannot be read.
     pub fn forget(&mut self, inode: u64, count: u64) -> Result<(), Failure> {
         let State { client, reader, .. } = &mut *self.state;
-        let mut below = Below {
-            tree: reader,
-            media: self.disks,
-            view: View::Pending,
-        };
+        let mut below = Below::new(reader, self.disks, View::Pending);
         let result = client.forget(&mut below, inode, count);
         result.map_err(|error| self.failed(error))
     }

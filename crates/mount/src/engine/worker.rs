@@ -1,6 +1,5 @@
 //! The digest's thread.
 
-use super::failure::Failure;
 use super::shared::Shared;
 use super::state::{LOOK_AGAIN, Locked};
 use fs::digest::DigestError;
@@ -27,6 +26,7 @@ impl Shared {
                     state.digest_wanted = true;
                     quiet.1 = Duration::ZERO;
                 }
+                state.sharing.look(LOOK_AGAIN);
             }
             if state.is_stopping {
                 return;
@@ -53,7 +53,11 @@ impl Shared {
         drop(state);
         let mut keeper = self.keeper();
         let end = self.locked.lock().writer.durable_position();
-        let mut result = keeper.digest(&self.locked, end);
+        let round = self.digest_logs(&mut keeper);
+        let mut result = round.and_then(|round| {
+            keeper.digest(&self.locked, end)?;
+            self.end_round(&mut keeper, &round)
+        });
         if is_stalled && result.is_ok() {
             // What the first commit has freed may be used after the second one.
             let freed = keeper.commit(&self.locked);
@@ -62,11 +66,7 @@ impl Shared {
         }
         drop(keeper);
         if let Err(error) = result {
-            let mut state = self.locked.lock();
-            state.failure.get_or_insert(Failure::Digest);
-            drop(state);
-            self.locked.room.notify_all();
-            (self.options.tell)(&format!("the digest failed, and files can be read only: {error}"));
+            self.fail_digest(&error);
         }
     }
 }

@@ -65,6 +65,38 @@ pub(super) struct MountArgs {
 }
 
 #[derive(Args)]
+pub(super) struct ServeArgs {
+    /// Devices in their order; the first one is mem: or nvm: on a file
+    #[arg(required = true, value_name = "DEVICE")]
+    pub devices: Vec<DeviceArg>,
+    /// Socket for programs that use the files
+    #[arg(long, value_name = "SOCKET")]
+    pub control: PathBuf,
+    /// Mode of the socket, in octal: who may connect
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode_of)]
+    pub control_mode: u32,
+    /// Programs that may use the files at once: each may fill as large a part of the devices
+    #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub processes: u64,
+    /// Size of each program's log, at least 128 KiB [default: a 64th of the first device, at most 16 MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub log: Option<Size>,
+    /// Serve although a log is damaged: the acknowledged calls behind the damage are LOST
+    #[arg(long)]
+    pub despite_damage: bool,
+    /// Print one JSON line when it serves
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn mode_of(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode @ 0..=0o777) => Ok(mode),
+        _ => Err(format!("{text}: write permissions in octal, such as 660")),
+    }
+}
+
+#[derive(Args)]
 pub(super) struct CheckArgs {
     /// Devices in their order
     #[arg(required = true, value_name = "DEVICE")]

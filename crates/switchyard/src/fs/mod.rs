@@ -4,6 +4,7 @@ mod check;
 mod common;
 mod device;
 mod mounting;
+mod serving;
 mod status;
 
 use crate::failure::Failure;
@@ -14,7 +15,7 @@ use ::fs::media::Media;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 pub use common::ModeArg;
-use common::{CheckArgs, MountArgs, StatusArgs, make_empty, open, refused};
+use common::{CheckArgs, MountArgs, ServeArgs, StatusArgs, make_empty, open, refused};
 use device::DeviceArg;
 use mount::media::{Access, Source};
 use runtime::MediaFile;
@@ -32,6 +33,7 @@ Examples:
   switchyard fs mount ssd:/dev/nvme0n1p3 /mnt/files  serve it until Ctrl-C or `umount /mnt/files`
   switchyard fs make nvm:/dev/pmem0 ssd:/dev/sdb     on persistent memory and an SSD
   switchyard fs mount mem:2GiB /mnt/scratch          a new file system in memory
+  switchyard fs serve nvm:/srv/pool --control /run/files.sock   for programs with logs of their own
   switchyard fs status /mnt/files                    what a mount does
   switchyard fs check ssd:/dev/nvme0n1p3 --data      read all there is, and compare checksums
 
@@ -51,6 +53,8 @@ enum FsCommand {
     Make(MakeArgs),
     /// Mount a file system, and serve it until it is unmounted
     Mount(MountArgs),
+    /// Serve a file system to programs that have operation logs of their own
+    Serve(ServeArgs),
     /// Check a file system that is not mounted; changes nothing
     Check(CheckArgs),
     /// Show a mount, or what the devices of a file system say
@@ -75,6 +79,7 @@ pub fn run(args: FsArgs) -> anyhow::Result<()> {
     match args.command {
         FsCommand::Make(args) => make_on(&args),
         FsCommand::Mount(args) => mounting::run(&args),
+        FsCommand::Serve(args) => serving::run(&args),
         FsCommand::Check(args) => check::run(&args),
         FsCommand::Status(args) => status::run(&args),
     }

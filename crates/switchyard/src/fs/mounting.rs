@@ -62,7 +62,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     serve(mounted, &disks, &signals, &says)
 }
 
-fn refused(error: OpenError) -> anyhow::Error {
+pub(super) fn refused(error: OpenError) -> anyhow::Error {
     match error {
         OpenError::Tree(error) => Failure::Usage(error.to_string()).into(),
         OpenError::NoRoom(_) => Failure::Usage(error.to_string()).into(),
@@ -91,7 +91,7 @@ fn settings(args: &MountArgs, source: &str) -> Settings {
     }
 }
 
-fn tell_recovery(recovery: &Recovery, says: &Says) {
+pub(super) fn tell_recovery(recovery: &Recovery, says: &Says) {
     if recovery.operations > 0 {
         says.note(&format!(
             "the log had {} operations that were not in the tree: they are now",

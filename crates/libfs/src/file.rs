@@ -1,0 +1,239 @@
+//! Open files.
+
+use crate::calls::{Place, Stat};
+use crate::paths::walk;
+use crate::session::{FileSystem, Session};
+use fs::client::access::{APPEND_ONLY, READ, WRITE};
+use fs::client::{Wanted, Where};
+use fs::errno::Errno;
+use fs::op::Allocation;
+use os::sync::Arc;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    /// It is read.
+    pub reads: bool,
+    /// It is written.
+    pub writes: bool,
+    /// `O_APPEND`: each write is behind the end.
+    pub appends: bool,
+    /// `O_TRUNC`.
+    pub truncates: bool,
+    /// `O_CREAT`, with this mode.
+    pub creates: Option<u32>,
+    /// `O_EXCL`.
+    pub is_exclusive: bool,
+    /// `O_NOFOLLOW`.
+    pub is_here: bool,
+}
+
+/// An open file or directory. It is closed when it is dropped.
+pub struct File {
+    session: Arc<Session>,
+    inode: u64,
+    how: Open,
+}
+
+impl FileSystem {
+    /// `open`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn open(&self, at: Place<'_>, how: Open) -> Result<File, Errno> {
+        let mask = if how.reads { READ } else { 0 } | if how.writes { WRITE } else { 0 };
+        let follows = !(how.is_here || how.creates.is_some() && how.is_exclusive);
+        let inode = self.0.call(|calls, call| {
+            let walked = walk(calls, call, (at.directory, at.path), follows)?;
+            if let (None, Some(mode)) = (walked.found, how.creates) {
+                let entry = walked.entry(Errno::IsDirectory)?;
+                if walked.is_directory {
+                    return Err(Errno::IsDirectory.into());
+                }
+                let made = calls.create_or_find(call, entry, (mode, how.is_exclusive))?;
+                calls.hold(made.number, 1);
+                return Ok(made.number);
+            }
+            let (number, inode) = walked.there()?;
+            if how.creates.is_some() && how.is_exclusive {
+                return Err(Errno::Exists.into());
+            }
+            if how.creates.is_some() && inode.is_directory() {
+                return Err(Errno::IsDirectory.into());
+            }
+            // The daemon cannot tell an append from another write.
+            if how.writes && inode.flags & APPEND_ONLY != 0 && !call.caller.is_root() {
+                return Err(Errno::NotPermitted.into());
+            }
+            calls.open(call, number, mask, (how.truncates, how.appends))?;
+            Ok(number)
+        })?;
+        let session = Arc::clone(&self.0);
+        Ok(File { session, inode, how })
+    }
+
+    /// `open` with `O_TMPFILE`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn open_nameless(&self, at: Place<'_>, mode: u32, how: Open) -> Result<File, Errno> {
+        let inode = self.0.call(|calls, call| {
+            let (directory, _) = walk(calls, call, (at.directory, at.path), true)?.there()?;
+            let made = calls.create_nameless(call, directory, (mode, !how.is_exclusive))?;
+            Ok(made.number)
+        })?;
+        let session = Arc::clone(&self.0);
+        Ok(File { session, inode, how })
+    }
+
+    /// Gives an open file a name: `linkat` of a descriptor.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn link_file(&self, file: &File, to: Place<'_>) -> Result<(), Errno> {
+        self.0.call(|calls, call| {
+            let walked = walk(calls, call, (to.directory, to.path), false)?;
+            let entry = walked.entry(Errno::Exists)?;
+            calls.link(call, file.inode, entry).map(|_| ())
+        })
+    }
+}
+
+impl File {
+    /// Its inode.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// How it was opened.
+    pub fn how(&self) -> Open {
+        self.how
+    }
+
+    /// `pread`. How many bytes there were.
+    ///
+    /// # Errors
+    /// As of Linux. One that was not opened to be read is [`Errno::NotPermitted`]: the caller knows descriptors.
+    pub fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        if !self.how.reads {
+            return Err(Errno::NotPermitted);
+        }
+        self.session
+            .call(|calls, call| calls.read(call.below, (self.inode, offset), bytes))
+    }
+
+    /// `pwrite`: all of it, in several calls if it is long. How many bytes, which are less if there is no room for all.
+    ///
+    /// # Errors
+    /// As of Linux, if nothing was written.
+    pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize, Errno> {
+        match self.how.appends {
+            true => self.append(data).map(|(_, count)| count),
+            false => self.write(Where::At(offset), data).map(|(_, count)| count),
+        }
+    }
+
+    /// Writes behind the end. Where that was, and how many bytes.
+    ///
+    /// # Errors
+    /// As of [`Self::write_at`].
+    pub fn append(&self, data: &[u8]) -> Result<(u64, usize), Errno> {
+        self.write(Where::End, data)
+    }
+
+    fn write(&self, at: Where, data: &[u8]) -> Result<(u64, usize), Errno> {
+        if !self.how.writes {
+            return Err(Errno::NotPermitted);
+        }
+        let (mut first, mut done) = (None, 0);
+        loop {
+            let at = match at {
+                Where::At(offset) => Where::At(offset + done as u64),
+                Where::End => Where::End,
+            };
+            let rest = &data[done..];
+            let written = self
+                .session
+                .call(|calls, call| calls.write(call, (self.inode, at), rest, true));
+            match written {
+                Ok(written) => {
+                    first.get_or_insert(written.offset);
+                    done += written.bytes;
+                    if done == data.len() || written.bytes == 0 {
+                        break;
+                    }
+                }
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+            }
+        }
+        Ok((first.unwrap_or_default(), done))
+    }
+
+    /// `fstat`.
+    ///
+    /// # Errors
+    /// The log is closed.
+    pub fn stat(&self) -> Result<Stat, Errno> {
+        let number = self.inode;
+        let inode = self.session.call(|calls, call| calls.stat(call.below, number))?;
+        Ok(Stat { number, inode })
+    }
+
+    /// `fchmod`, `fchown`, `ftruncate` and `futimens`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn set(&self, wanted: &Wanted) -> Result<(), Errno> {
+        self.session
+            .call(|calls, call| calls.set(call, self.inode, wanted).map(|_| ()))
+    }
+
+    /// `ftruncate`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn truncate(&self, size: u64) -> Result<(), Errno> {
+        if !self.how.writes {
+            return Err(Errno::Invalid);
+        }
+        let wanted = Wanted {
+            size: Some(size),
+            is_open: true,
+            ..Wanted::default()
+        };
+        self.set(&wanted)
+    }
+
+    /// `fallocate`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn allocate(&self, range: (u64, u64), what: (Allocation, bool)) -> Result<(), Errno> {
+        self.session
+            .call(|calls, call| calls.allocate(call, (self.inode, range), what, true).map(|_| ()))
+    }
+
+    /// `lseek` with `SEEK_DATA`, or with `SEEK_HOLE`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn seek(&self, offset: u64, wants_data: bool) -> Result<u64, Errno> {
+        self.session
+            .call(|calls, call| calls.seek(call.below, (self.inode, offset), wants_data))
+    }
+
+    /// `fsync`: what calls have done is durable when they return.
+    ///
+    /// # Errors
+    /// The log is closed.
+    pub fn sync(&self) -> Result<(), Errno> {
+        self.session.call(|_, _| Ok(()))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        self.session.forget(self.inode);
+    }
+}

@@ -1,0 +1,131 @@
+//! Paths: from a directory to an inode, as Linux walks.
+
+use fs::client::{Call, Client, Failure};
+use fs::errno::Errno;
+use fs::format::ROOT_INODE;
+use fs::inode::{Inode, TYPE_LINK, TYPE_MASK};
+
+/// Symbolic links of one path, at most: `MAXSYMLINKS` of Linux.
+const LINKS_MAX: usize = 40;
+/// Bytes of a path, at most: `PATH_MAX` of Linux.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Where a path ends.
+pub(crate) struct Walked {
+    /// The directory with the last name.
+    pub parent: u64,
+    /// The last name. None if the path ends with a directory's dots, or is the root's.
+    pub name: Option<Vec<u8>>,
+    /// What is there.
+    pub found: Option<(u64, Inode)>,
+    /// The path says that it is a directory.
+    pub is_directory: bool,
+}
+
+impl Walked {
+    /// What is there, if something is.
+    pub fn there(&self) -> Result<(u64, Inode), Failure> {
+        let (number, inode) = self.found.ok_or(Errno::NoEntry)?;
+        match self.is_directory && !inode.is_directory() {
+            true => Err(Errno::NotDirectory.into()),
+            false => Ok((number, inode)),
+        }
+    }
+
+    /// The directory and the last name.
+    pub fn entry(&self, without: Errno) -> Result<(u64, &[u8]), Failure> {
+        match &self.name {
+            Some(name) => Ok((self.parent, name)),
+            None => Err(without.into()),
+        }
+    }
+}
+
+/// Walks. A symbolic link at the end is followed if `follows`.
+pub(crate) fn walk(
+    calls: &Client,
+    call: &mut Call<'_, '_>,
+    (base, path): (u64, &[u8]),
+    follows: bool,
+) -> Result<Walked, Failure> {
+    let mut owned: Option<Vec<u8>> = None;
+    let mut directory = base;
+    for _ in 0..=LINKS_MAX {
+        let path = owned.as_deref().unwrap_or(path);
+        match path.len() {
+            0 => return Err(Errno::NoEntry.into()),
+            1..=PATH_BYTES_MAX => {}
+            _ => return Err(Errno::NameTooLong.into()),
+        }
+        match walk_to_link(calls, call, (directory, path), follows)? {
+            Step::End(walked) => return Ok(walked),
+            Step::Link(at, path) => (directory, owned) = (at, Some(path)),
+        }
+    }
+    Err(Errno::Loop.into())
+}
+
+enum Step {
+    End(Walked),
+    /// The path goes on from a directory.
+    Link(u64, Vec<u8>),
+}
+
+fn walk_to_link(
+    calls: &Client,
+    call: &mut Call<'_, '_>,
+    (base, path): (u64, &[u8]),
+    follows: bool,
+) -> Result<Step, Failure> {
+    let mut at = if path[0] == b'/' { ROOT_INODE } else { base };
+    let is_directory = path.last() == Some(&b'/');
+    let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let mut next = names.next();
+    let mut last = None;
+    while let Some(name) = next {
+        next = names.next();
+        let is_last = next.is_none();
+        if name == b"." || name == b".." {
+            at = calls.lookup(call, (at, name))?.0;
+            continue;
+        }
+        let (number, inode) = match calls.lookup(call, (at, name)) {
+            Ok(found) => found,
+            Err(Failure::Posix(Errno::NoEntry)) if is_last => {
+                last = Some((name, None));
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+        let is_link = inode.mode & TYPE_MASK == TYPE_LINK;
+        if is_link && (!is_last || follows || is_directory) {
+            let mut rest = calls.readlink(call.below, number)?;
+            for name in next.into_iter().chain(names.by_ref()) {
+                rest.push(b'/');
+                rest.extend_from_slice(name);
+            }
+            if is_directory {
+                rest.push(b'/');
+            }
+            return Ok(Step::Link(at, rest));
+        }
+        match is_last {
+            true => last = Some((name, Some((number, inode)))),
+            false => at = number,
+        }
+    }
+    Ok(Step::End(match last {
+        Some((name, found)) => Walked {
+            parent: at,
+            name: Some(name.to_vec()),
+            found,
+            is_directory,
+        },
+        None => Walked {
+            parent: at,
+            name: None,
+            found: Some((at, calls.stat(call.below, at)?)),
+            is_directory: true,
+        },
+    }))
+}

@@ -1,0 +1,554 @@
+//! A process's connection: its log, the thread that hears the daemon, and the loop by which a call gets what it lacks.
+
+use crate::state::{Come, Sink, State, Wish};
+use fs::client::{Call, Caller, Client, Failure, Options};
+use fs::errno::Errno;
+use fs::inode::Time;
+use fs::known::{Known, Missing};
+use fs::lease::{MOVES, Mode, WANTS_MAX};
+use fs::log::{AddError, FRAME_BYTES_MAX, FRAMES_OF_RING_MIN, Options as LogOptions, Ring, Writer};
+use fs::media::Error;
+use fs::op::{Action, Op, Target};
+use fs::overlay::Below;
+use fs::protocol::{
+    Answer, BLOCKS_MAX, Closed, MESSAGE_BYTES_MAX, Malformed, Request, WINDOW_HEAD_BYTES, Welcome,
+};
+use fs::value::{Run, Windowed};
+use os::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, thread};
+use os::{Mapped, NvmTiming};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use thiserror::Error as ErrorOf;
+
+/// A wait ends after this long at the latest, and looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const POLL: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
+/// Digests that a call waits for, at most, before it is told that there is no room.
+const DIGESTS_MAX: u32 = 64;
+/// Bytes of data of a record, at most.
+const RECORD_BYTES_MAX: u32 = 128 << 10;
+/// Refusals of a lease of an inode that is not there, after which a call is told so.
+const DENIALS_MAX: u64 = 8;
+/// How often a call asks anew for what others take away meanwhile. Each time it was granted once, so this is no limit in practice.
+const TRIES_MAX: u32 = 100_000;
+
+/// Why a process gets no log.
+#[derive(Debug, ErrorOf)]
+pub enum ConnectError {
+    /// Nobody listens there, or this user may not connect.
+    #[error("no file system is served there: {0}")]
+    Socket(#[from] io::Error),
+    /// The daemon takes no more processes, or ends.
+    #[error("the daemon gives no log: {0:?}")]
+    Closed(Closed),
+    /// It does not speak this protocol.
+    #[error("the daemon speaks another version")]
+    Malformed,
+}
+
+impl From<rustix::io::Errno> for ConnectError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        Self::Socket(errno.into())
+    }
+}
+
+impl From<Malformed> for ConnectError {
+    fn from(_: Malformed) -> Self {
+        Self::Malformed
+    }
+}
+
+/// The files of a daemon, as this process sees them. Clones are the same.
+#[derive(Clone)]
+pub struct FileSystem(pub(crate) Arc<Session>);
+
+pub(crate) struct Session {
+    line: Arc<Line>,
+    hearer: Mutex<Option<thread::JoinHandle<()>>>,
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+    umask: AtomicU32,
+    ring_bytes: u64,
+}
+
+struct Line {
+    socket: OwnedFd,
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what the socket takes, in order. The thread that hears the daemon sends the rest: nobody waits here, so neither side waits for
+    /// the other.
+    fn send(&self, state: &mut State) {
+        while let Some(packet) = state.outbox.front() {
+            match rustix::net::send(&self.socket, packet, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(_) => {
+                    state.outbox.pop_front();
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(_) => return state.lost(),
+            }
+        }
+    }
+
+    /// Hears the daemon, until it is gone.
+    fn hear(&self) {
+        let mut packet = vec![0; MESSAGE_BYTES_MAX + 1];
+        loop {
+            let has_more = {
+                let mut state = self.lock();
+                self.send(&mut state);
+                !state.outbox.is_empty()
+            };
+            let wanted = if has_more {
+                PollFlags::IN | PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
+            let mut events = [PollFd::new(&self.socket, wanted)];
+            if !matches!(poll(&mut events, Some(&POLL)), Ok(1..)) {
+                continue;
+            }
+            let flags = RecvFlags::DONTWAIT;
+            let length = match rustix::net::recv(&self.socket, &mut packet[..], flags) {
+                Ok((_, length @ 1..)) => length,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
+                _ => break,
+            };
+            let Ok(answer) = Answer::parse(&packet[..length]) else {
+                break;
+            };
+            let mut state = self.lock();
+            state.hear(answer);
+            self.send(&mut state);
+            drop(state);
+            self.news.notify_all();
+        }
+        self.lock().lost();
+        self.news.notify_all();
+    }
+}
+
+/// The wall clock.
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    Time {
+        seconds: since.as_secs() as i64,
+        ns: since.subsec_nanos(),
+    }
+}
+
+impl FileSystem {
+    /// Connects to a daemon, and gets a log.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(path: &Path) -> Result<Self, ConnectError> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::send(&socket, &Request::Hello.emit(), SendFlags::NOSIGNAL)?;
+        let (welcome, window) = receive_window(&socket)?;
+        let timing = (welcome.bandwidth > 0 || welcome.latency_ns > 0).then_some(NvmTiming {
+            latency_ns: welcome.latency_ns,
+            bandwidth: welcome.bandwidth,
+        });
+        let window = Mapped::shared(&window, WINDOW_HEAD_BYTES + welcome.ring_bytes, timing)?;
+        let block = fs::format::BLOCK_BYTES as u64;
+        let run = Run {
+            place: fs::format::Place::new(0, 1),
+            blocks: welcome.ring_bytes / block,
+        };
+        let ring = Ring::new(welcome.nonce, welcome.sector, &[run]).ok_or(ConnectError::Malformed)?;
+        let bytes = (ring.bytes() / FRAMES_OF_RING_MIN).min(u64::from(FRAME_BYTES_MAX)) as u32;
+        let frame_bytes_max = bytes / ring.sector() * ring.sector();
+        let options = LogOptions {
+            frame_bytes_max,
+            writes_in_flight_max: 1,
+        };
+        let options_of_calls = Options {
+            record_bytes_max: (frame_bytes_max / 4).min(RECORD_BYTES_MAX),
+            ..Options::default()
+        };
+        let mut calls = Client::new(welcome.mark, options_of_calls);
+        calls.grant_inodes(welcome.numbers.clone());
+        let known = Known::new(welcome.mark, welcome.numbers.clone());
+        let writer = Writer::new(ring, 0, options);
+        let line = Arc::new(Line {
+            socket,
+            state: Mutex::new(State::new((calls, known), (writer, window), welcome.numbers)),
+            news: Condvar::new(),
+        });
+        let of = Arc::clone(&line);
+        let hearer = thread::Builder::new()
+            .name("libfs".into())
+            .spawn(move || of.hear())?;
+        Ok(Self(Arc::new(Session {
+            line,
+            hearer: Mutex::new(Some(hearer)),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            // The daemon knows no more of them.
+            groups: rustix::process::getgroups()?
+                .into_iter()
+                .take(Windowed::GIDS_MAX - 1)
+                .map(|gid| gid.as_raw())
+                .collect(),
+            umask: AtomicU32::new(0o022),
+            ring_bytes: welcome.ring_bytes,
+        })))
+    }
+
+    /// Says which bits new files do not get.
+    pub fn set_umask(&self, umask: u32) {
+        self.0.umask.store(umask & 0o777, Ordering::Relaxed);
+    }
+}
+
+fn receive_window(socket: &OwnedFd) -> Result<(Welcome, File), ConnectError> {
+    let mut packet = vec![0; MESSAGE_BYTES_MAX + 1];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut slices = [IoSliceMut::new(&mut packet)];
+    let received = rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut window = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+            window = descriptors.next().map(File::from);
+        }
+    }
+    match (Answer::parse(&packet[..received.bytes])?, window) {
+        (Answer::Welcome(welcome), Some(window)) => Ok((welcome, window)),
+        (Answer::Closed(why), _) => Err(ConnectError::Closed(why)),
+        _ => Err(ConnectError::Malformed),
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.line.socket, Shutdown::Both);
+        let hearer = self.hearer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(hearer) = hearer {
+            // A panic was reported when it happened.
+            let _ = hearer.join();
+        }
+    }
+}
+
+/// What a call lacks.
+enum Lack {
+    /// To know something.
+    Known(Missing),
+    /// Exclusive leases.
+    Leases(Vec<u64>),
+    /// Room.
+    Room,
+}
+
+impl Session {
+    fn caller(&self) -> Caller<'_> {
+        Caller {
+            pid: std::process::id(),
+            uid: self.uid,
+            gid: self.gid,
+            groups: Some(&self.groups),
+            umask: self.umask.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Makes a call, as often as it takes: what it lacks is asked for, and it is tried again. Nothing has changed before it succeeds.
+    pub(crate) fn call<R>(
+        &self,
+        call: impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<R, Failure>,
+    ) -> Result<R, Errno> {
+        self.call_moving(&Cell::new(None), call)
+    }
+
+    /// A call that moves a name. It says in `plain` which inode is no directory: all others need one more lease to go to another directory.
+    pub(crate) fn call_moving<R>(
+        &self,
+        plain: &Cell<Option<u64>>,
+        mut call: impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<R, Failure>,
+    ) -> Result<R, Errno> {
+        let mut state = self.line.lock();
+        let mut pinned = Vec::new();
+        let (mut tries, mut denials, mut waits) = (0, 0, 0);
+        let result = loop {
+            if let Err(errno) = state.check_open() {
+                break Err(errno);
+            }
+            let lack = match self.try_call(&mut state, plain, &mut call) {
+                Ok(result) => break state.flush().map(|()| result),
+                Err(Ok(errno)) => break Err(errno),
+                Err(Err(lack)) => lack,
+            };
+            tries += 1;
+            let supplied = match lack {
+                _ if tries > TRIES_MAX => Err(Errno::Io),
+                Lack::Room => {
+                    state.unpin(&mut pinned);
+                    waits += 1;
+                    state = self.wait_for_digest(state);
+                    match waits < DIGESTS_MAX {
+                        true => Ok(()),
+                        false => Err(Errno::NoSpace),
+                    }
+                }
+                Lack::Known(Missing::Lease(inode)) => {
+                    let asked = self.ask(state, (&mut pinned, &mut denials), &[], Some(inode));
+                    state = asked.0;
+                    asked.1
+                }
+                Lack::Leases(inodes) => {
+                    let asked = self.ask(state, (&mut pinned, &mut denials), &inodes, None);
+                    state = asked.0;
+                    asked.1
+                }
+                Lack::Known(missing) => {
+                    let fetched = self.fetch(state, missing);
+                    state = fetched.0;
+                    fetched.1
+                }
+            };
+            if let Err(errno) = supplied {
+                break Err(errno);
+            }
+        };
+        state.unpin(&mut pinned);
+        if state.is_filling(self.ring_bytes) && !state.is_digest_wanted {
+            state.is_digest_wanted = true;
+            state.say(&Request::Digest);
+        }
+        if !state.outbox.is_empty() {
+            self.line.send(&mut state);
+        }
+        result
+    }
+
+    /// Makes a call once. What it lacks, if it lacks something.
+    fn try_call<R>(
+        &self,
+        state: &mut State,
+        plain: &Cell<Option<u64>>,
+        call: &mut impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<R, Failure>,
+    ) -> Result<R, Result<Errno, Lack>> {
+        let (calls, known, mut sink) = state.parts();
+        known.begin();
+        let mut lacking = Vec::new();
+        let result = {
+            let mut add = |ops: &[Op<'_>]| {
+                lacking = lacks(&sink, ops, plain.get());
+                match lacking.is_empty() {
+                    true => sink.add(ops),
+                    false => Err(AddError::Busy),
+                }
+            };
+            let mut below = Below::known(known);
+            let mut context = Call {
+                caller: self.caller(),
+                now: now(),
+                below: &mut below,
+                sink: &mut add,
+            };
+            call(calls, &mut context)
+        };
+        result.map_err(|failure| match failure {
+            Failure::Busy if !lacking.is_empty() => Err(Lack::Leases(lacking)),
+            Failure::Tree(Error::Missing) => match known.missing() {
+                Some(missing) => Err(Lack::Known(missing)),
+                None => Ok(Errno::Io),
+            },
+            Failure::Busy | Failure::Digest => Err(Lack::Room),
+            failure => Ok(failure.errno()),
+        })
+    }
+
+    /// Asks for leases: exclusive ones, one to read, and those to read that the call has used. They are kept until the call ends.
+    fn ask<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        (pinned, denials): (&mut Vec<u64>, &mut u64),
+        exclusive: &[u64],
+        shared: Option<u64>,
+    ) -> (MutexGuard<'s, State>, Result<(), Errno>) {
+        let mut wants: Vec<(u64, Mode)> = exclusive.iter().map(|inode| (*inode, Mode::Exclusive)).collect();
+        let used: Vec<u64> = state.known.touched().to_vec();
+        for inode in shared.into_iter().chain(used) {
+            let is_new = !wants.iter().any(|(other, _)| *other == inode);
+            if is_new && wants.len() < WANTS_MAX && !state.known.is_own(inode) {
+                wants.push((inode, Mode::Shared));
+            }
+        }
+        // While this waits, others get what they ask for.
+        state.unpin(pinned);
+        let request = state.wish(Wish::Leases);
+        state.say(&Request::Ask { request, wants });
+        let (mut state, come) = self.wait(state, request);
+        let result = match come {
+            Come::Yes(inodes) => {
+                let is_there = shared.is_none_or(|inode| inodes.contains(&inode));
+                let all = exclusive.iter().all(|inode| inodes.contains(inode));
+                *pinned = inodes;
+                *denials += u64::from(!is_there || !all);
+                // An inode that is gone is looked for again, by its name.
+                match *denials < DENIALS_MAX {
+                    true => Ok(()),
+                    false => Err(Errno::Stale),
+                }
+            }
+            // Many threads ask at once: it is their turn first.
+            Come::No(Errno::Busy) => {
+                state = self.sleep(state);
+                Ok(())
+            }
+            // The daemon has forgotten how the process came to it: it comes by names again.
+            Come::No(Errno::Stale) if *denials < DENIALS_MAX => {
+                *denials += 1;
+                state.known.forget();
+                Ok(())
+            }
+            Come::No(errno) => Err(errno),
+            Come::Not => unreachable!("the wait has an end"),
+        };
+        (state, result)
+    }
+
+    fn fetch<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        missing: Missing,
+    ) -> (MutexGuard<'s, State>, Result<(), Errno>) {
+        let request = match missing {
+            Missing::Records(inode, kind, numbers) => {
+                let request = state.wish(Wish::Records(inode, kind, numbers.clone()));
+                state.say(&Request::Records {
+                    request,
+                    inode,
+                    kind,
+                    numbers,
+                });
+                request
+            }
+            Missing::Blocks(inode, blocks) => {
+                let first = blocks.start;
+                let count = (blocks.end - first).min(BLOCKS_MAX);
+                let request = state.wish(Wish::Blocks(inode, first..first + count));
+                state.say(&Request::Blocks {
+                    request,
+                    inode,
+                    first,
+                    count,
+                });
+                request
+            }
+            Missing::Lease(_) => return (state, Err(Errno::Io)),
+        };
+        let (state, come) = self.wait(state, request);
+        match come {
+            Come::Yes(_) => (state, Ok(())),
+            Come::No(errno) => (state, Err(errno)),
+            Come::Not => unreachable!("the wait has an end"),
+        }
+    }
+
+    /// Waits until something has come of a wish.
+    fn wait<'s>(&'s self, mut state: MutexGuard<'s, State>, request: u64) -> (MutexGuard<'s, State>, Come) {
+        self.line.send(&mut state);
+        loop {
+            if let Some(come) = state.come(request) {
+                return (state, come);
+            }
+            state = self.sleep(state);
+            // The daemon may be gone without a word.
+            if state.check_open().is_err() {
+                state.lost();
+            }
+        }
+    }
+
+    fn sleep<'s>(&'s self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        match self.line.news.wait_timeout(state, LOOK_AGAIN) {
+            Ok((state, _)) => state,
+            Err(poisoned) => poisoned.into_inner().0,
+        }
+    }
+
+    fn wait_for_digest<'s>(&'s self, mut state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        state.say(&Request::Digest);
+        self.line.send(&mut state);
+        let before = state.digests;
+        while state.digests == before && state.check_open().is_ok() {
+            state = self.sleep(state);
+        }
+        state
+    }
+
+    /// Nobody of the process refers to an inode any more, if this was the last.
+    pub(crate) fn forget(&self, inode: u64) {
+        {
+            let mut state = self.line.lock();
+            let (calls, known, _) = state.parts();
+            known.begin();
+            // Of an inode without a lease the daemon knows whether it has a name.
+            let _ = calls.forget(&mut Below::known(known), inode, 1);
+            state.shut(inode);
+            self.line.send(&mut state);
+        }
+        // What cannot be deleted now is when the file system is opened anew.
+        while self.line.lock().calls.has_lost() {
+            if self.call(|calls, call| calls.release_lost(call)).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// Inodes of which operations need an exclusive lease that the process does not have.
+fn lacks(sink: &Sink<'_>, ops: &[Op<'_>], plain: Option<u64>) -> Vec<u64> {
+    let mut lacking = Vec::new();
+    let mut need = |inode: u64| {
+        if !sink.may_change(inode) && !lacking.contains(&inode) {
+            lacking.push(inode);
+        }
+    };
+    for op in ops {
+        let creates = matches!(op.action, Action::Create { .. });
+        op.changed()
+            .into_iter()
+            .skip(usize::from(creates))
+            .flatten()
+            .for_each(&mut need);
+        // A directory may be what moves, or what it changes places with: only a file is known not to be one.
+        if let Action::Rename { from, to, target } = &op.action
+            && from.parent != to.parent
+            && (plain != Some(op.inode) || matches!(target, Target::Exchanged { .. }))
+        {
+            need(MOVES);
+        }
+    }
+    lacking
+}

@@ -1,0 +1,175 @@
+//! The logs of other processes: made, digested, and taken out of the tree. Their bytes are in windows ([`crate::window`]), and nothing of them is
+//! taken on trust.
+
+use super::digester::Keeper;
+use super::log::Log;
+use super::recover::{Leasing, OpenError, devices_for_data, digest_frames, new_ring, read_frames};
+use super::sharing::Peer;
+use super::state::Locked;
+use crate::window::ring_in_window;
+use fs::digest::{DigestError, delete_orphan_of};
+use fs::edit::Room;
+use fs::format::{BLOCK_BYTES, Key, Kind};
+use fs::grants::Grants;
+use fs::lease::Client;
+use fs::log::Reader;
+use fs::media::Error;
+use fs::tree::Tree;
+use fs::value::{LogRecord, Windowed};
+
+/// Blocks of a changed key that an operation asks for in front of what it takes, at most, and that are no part of its promise.
+const CHECKS: u64 = 16;
+/// What the reserve may grow before a budget is told anew: of two levels of the tree.
+const RESERVE_GROWS: u64 = 104;
+/// Numbers for new inodes of each process.
+const NUMBERS: u64 = 1 << 28;
+/// Numbers for new inodes of the engine's own client, if it shares its files.
+pub(crate) const NUMBERS_OWN: u64 = 1 << 40;
+
+impl Keeper {
+    /// Makes a log for a process. Both roots have it then.
+    pub fn make_log(&mut self, locked: &Locked, peer: &Peer, bytes: u64) -> Result<u64, OpenError> {
+        let extents = new_ring(&mut self.tree, &self.disks, bytes, Windowed::EXTENTS_MAX)?;
+        let blocks: u64 = extents.iter().map(|run| run.blocks).sum();
+        let number = self.tree.take_log();
+        let first = self.next_numbers.max(self.tree.next_inode());
+        let numbers = first..first + NUMBERS;
+        let record = LogRecord {
+            uid: peer.uid,
+            nonce: os::seed(),
+            digested: 0,
+            sector: self.disks.log_sector() as u16,
+            extents,
+            window: Some(Windowed {
+                numbers: numbers.clone(),
+                gids: peer.gids.clone(),
+            }),
+        };
+        let ring_bytes = blocks * BLOCK_BYTES as u64;
+        let ring = ring_in_window(record.nonce, u32::from(record.sector), ring_bytes);
+        let window = self.disks.beside().make(number, ring_bytes);
+        let window = window.map_err(|source| OpenError::Window {
+            log: number,
+            why: source.kind(),
+        })?;
+        let key = Key::new(0, Kind::Log, number);
+        self.tree
+            .insert(&self.disks, key, &record.emit(), Room::Reserve)?;
+        self.next_numbers = numbers.end;
+        let mut grants = Grants::default();
+        (grants.uid, grants.gids) = (peer.uid, peer.gids.clone());
+        let log = Log {
+            window,
+            ring: ring.ok_or(OpenError::Log(number))?,
+            nonce: record.nonce,
+            grants,
+            digested: 0,
+            roots: [0; 2],
+            extents: record.extents,
+            numbers,
+            allowance: (0, 0),
+            told: (0, 0),
+            refused: 0,
+        };
+        self.logs.insert(number, log);
+        for _ in 0..2 {
+            self.commit(locked)?;
+        }
+        Ok(number)
+    }
+
+    /// Digests a log up to a position. False if it ends before that.
+    pub fn digest_log(&mut self, locked: &Locked, number: u64, end: u64) -> Result<bool, DigestError> {
+        loop {
+            let Some(log) = self.logs.get(&number).filter(|log| log.digested < end) else {
+                return Ok(true);
+            };
+            let mut reader =
+                Reader::new(&log.ring, &log.window, log.digested).expect("it is the end of a frame");
+            // A window that cannot be read is one that its process has destroyed.
+            let (frames, is_over) = match read_frames(&mut reader, end) {
+                Ok((frames, end)) => (frames, end.is_some()),
+                Err(_) => (Vec::new(), true),
+            };
+            self.digest_given(locked, number, &frames)?;
+            if is_over {
+                return Ok(self.logs.get(&number).is_none_or(|log| log.digested >= end));
+            }
+        }
+    }
+
+    fn digest_given(
+        &mut self,
+        locked: &Locked,
+        number: u64,
+        frames: &[fs::log::Frame],
+    ) -> Result<(), DigestError> {
+        let (mut rest, mut tries) = (frames, 0);
+        while !rest.is_empty() {
+            self.gate.pass();
+            // Others have promised the rest of the room to their calls.
+            let before = (self.tree.room(), self.tree.free_of_others());
+            let checks = CHECKS * self.budget().key + RESERVE_GROWS;
+            let log = self.logs.get_mut(&number).expect("the caller has it");
+            locked.lock().sharing.refresh(Client(number), &mut log.grants);
+            let (refused, counts) = (&mut log.refused, &mut self.counts);
+            let tell = |report: &fs::digest::Report| {
+                counts.read += report.read as u64;
+                counts.applied += report.applied as u64;
+                *refused += report.refused.len() as u64;
+                counts.refused_of_others += report.refused.len() as u64;
+            };
+            let first = before.0.saturating_sub(log.allowance.0 + checks);
+            self.tree
+                .keep_back(first, before.1.saturating_sub(log.allowance.1));
+            let parts = (&mut self.tree, &mut self.disks);
+            let of = (rest, &mut log.grants, Leasing::Given);
+            let order = |tree: &Tree, _: &[fs::log::Frame]| devices_for_data(tree);
+            let done = digest_frames(parts, (number, log.nonce), &mut log.digested, of, (order, tell));
+            self.tree.keep_back(0, 0);
+            let done = done?;
+            let taken = (
+                before.0.saturating_sub(self.tree.room()),
+                before.1.saturating_sub(self.tree.free_of_others()),
+            );
+            log.allowance.0 = log.allowance.0.saturating_sub(taken.0);
+            log.allowance.1 = log.allowance.1.saturating_sub(taken.1);
+            rest = &rest[done..];
+            if rest.is_empty() {
+                break;
+            }
+            // What was deleted can be used two commits later.
+            tries = if done == 0 { tries + 1 } else { 0 };
+            if tries > 2 {
+                return Err(Error::Full(0).into());
+            }
+            self.commit(locked)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a log out of the tree. Its window may go when both roots have that.
+    pub fn drop_log(&mut self, number: u64) -> Result<(), Error> {
+        if let Some(log) = self.logs.remove(&number) {
+            for run in log.extents {
+                self.tree.release(&self.disks, run)?;
+            }
+            self.tree.remove(&self.disks, Key::new(0, Kind::Log, number))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an inode that nobody has open, if it has no name.
+    pub fn delete_idle(&mut self, locked: &Locked, inode: u64) -> Result<(), Error> {
+        let mut tries = 0;
+        loop {
+            match delete_orphan_of(&mut self.tree, &mut self.disks, inode) {
+                Err(Error::Full(_)) if tries < 2 => {
+                    tries += 1;
+                    self.commit(locked)?;
+                }
+                result => return result,
+            }
+        }
+    }
+}

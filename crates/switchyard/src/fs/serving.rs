@@ -1,0 +1,78 @@
+//! `switchyard fs serve`: the files of a file system for processes that have logs of their own.
+
+use super::common::{ServeArgs, make_empty, open};
+use super::mounting::{refused, tell_recovery};
+use crate::failure::Failure;
+use crate::launch::{Says, signals};
+use anyhow::{Context, bail};
+use mount::engine::{Engine, LOG_BYTES_MIN, Mode, Options, ShareError};
+use mount::media::{Access, Source};
+use mount::serve::Server;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks for a signal.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    let says = Says { json: args.json };
+    if let Some(log) = args.log.filter(|log| log.0 < LOG_BYTES_MIN) {
+        bail!(Failure::Usage(format!("--log takes at least 128 KiB, not {log}")));
+    }
+    let in_memory = |source: &Source| matches!(source, Source::Memory(_));
+    let count = args
+        .devices
+        .iter()
+        .filter(|device| in_memory(&device.spec.source))
+        .count();
+    if count > 0 && count < args.devices.len() {
+        bail!(Failure::Usage(
+            "mem: devices are gone with this program, so the others would be of no use: give all in memory, or none"
+                .into()
+        ));
+    }
+    let signals = signals()?;
+    let disks = open(&args.devices, Access::Own, &says)?;
+    if count > 0 {
+        make_empty(&args.devices, &disks)?;
+        says.note("the files are in memory, and gone when this ends");
+    }
+    let options = Options {
+        mode: Some(Mode::Sync),
+        // Nobody uses the log of this process.
+        log_bytes: Some(LOG_BYTES_MIN),
+        despite_damage: args.despite_damage,
+        tell: Arc::new(|text| eprintln!("switchyard: {text}")),
+        ..Options::default()
+    };
+    let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(refused)?;
+    tell_recovery(&recovery, &says);
+    let engine = Arc::new(engine);
+    engine
+        .share(args.processes, args.log.map(|log| log.0))
+        .map_err(|error: ShareError| Failure::Usage(error.to_string()))?;
+    let path = &args.control;
+    let processes = usize::try_from(args.processes).context("so many processes do not fit")?;
+    let server = Server::start(Arc::clone(&engine), path, args.control_mode, processes);
+    let mut server = server.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Failure::InUse(format!(
+            "{}: somebody serves there: name another --control",
+            path.display()
+        )),
+        _ => Failure::Usage(format!("--control {}: {error}", path.display())),
+    })?;
+    signals.serving();
+    match args.json {
+        true => println!("{}", json!({ "serving": path, "processes": args.processes })),
+        false => println!(
+            "serving at {}, for {processes} processes: Ctrl-C ends it",
+            path.display()
+        ),
+    }
+    while !signals.wait(LOOK_EVERY)? {}
+    server.stop();
+    engine
+        .close()
+        .context("the file system was not closed: what was acknowledged is in the logs, and the next opening brings it back")
+}
