@@ -1,10 +1,7 @@
 //! Several users on the client and on the file system of this machine: the same calls are refused, and modes, groups and access control
 //! lists are the same after them. It takes root to be several users.
 
-mod common;
-mod process;
-mod program;
-mod served;
+use crate::served::{ROOT, Served};
 use base::Rng;
 use fs::client::access::{READ, WRITE};
 use fs::client::{Call, Caller, Client, Failure, New, Options, Rename, Stamp, Wanted, Where, XattrMode};
@@ -18,7 +15,6 @@ use rustix::fs::{
     XattrFlags,
 };
 use rustix::process::{Gid, Uid};
-use served::{ROOT, Served};
 use std::collections::BTreeMap;
 
 /// The users, with their group and other groups.

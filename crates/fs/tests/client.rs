@@ -1,10 +1,8 @@
 //! The client: what it acknowledged is in the tree after a digest and after a cut, also where devices are full.
 
-mod common;
-mod process;
-mod program;
-mod served;
-use common::assert_clean;
+use crate::common::assert_clean;
+use crate::process::{LOG, NONCE, Rig, frames};
+use crate::served::{ROOT, Served};
 use fs::check::{Depth, check_to};
 use fs::client::access::{APPEND_ONLY, IMMUTABLE};
 use fs::client::{Caller, Failure, Made, New, Options, Rename, Wanted, Where, XattrMode};
@@ -17,8 +15,6 @@ use fs::op::{Action, Allocation};
 use fs::overlay::{Below, Overlay};
 use fs::tree::{Tree, View};
 use fs::value::Run;
-use process::{LOG, NONCE, Rig, frames};
-use served::{ROOT, Served};
 use std::collections::BTreeMap;
 
 const FILE: u32 = TYPE_FILE | 0o644;

@@ -1,13 +1,12 @@
 //! What a digest keeps of a batch does the same as the batch.
 
-mod program;
+use crate::program::{Program, block};
 use base::Rng;
 use fs::coalesce::coalesce;
 use fs::files::Body;
 use fs::format::ROOT_INODE;
 use fs::inode::Time;
 use fs::op::{Action, Entry, Op};
-use program::{Program, block};
 use std::borrow::Cow;
 
 #[test]

@@ -1,8 +1,7 @@
 //! Crash images: what was written and not flushed may be there or not, sector by sector.
 
-mod common;
+use crate::common::{Disks, Event, Model, Rig, SECTOR, assert_clean, contents};
 use base::Rng;
-use common::{Disks, Event, Model, Rig, SECTOR, assert_clean, contents};
 use fs::check::{Meaning, check};
 use fs::edit::Room;
 use fs::format::{BLOCK_BYTES, Block, Key, Kind, Place, Root};

@@ -3,20 +3,18 @@
 //!
 //! After a cut the acknowledged calls are there, and of what follows no more than the call that was being logged. The check is clean.
 
-mod ace;
-mod common;
-mod process;
-mod program;
-use ace::{CALLS, Call, Script};
+use crate::ace;
+use crate::ace::{CALLS, Call, Script};
+use crate::common::{Disks, assert_clean, cuts};
+use crate::process::{Rig, assert_files, digest_log, frames, record, write_at};
+use crate::program;
 use base::Rng;
-use common::{Disks, assert_clean, cuts};
 use fs::check::{Depth, check_to};
 use fs::files::Files;
 use fs::grants::{Grants, Rights};
 use fs::log::Frame;
 use fs::op::Op;
 use fs::tree::Tree;
-use process::{Rig, assert_files, digest_log, frames, record, write_at};
 
 /// What was tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! Damage: each flipped bit is found, each wrong owner is told, and nothing that a medium says makes a panic.
 
-mod common;
+use crate::common;
+use crate::common::{Disks, Rig, contents, make};
 use base::Rng;
-use common::{Disks, Rig, contents, make};
 use fs::check::{Meaning, Owner, check};
 use fs::edit::Room;
 use fs::format::{BLOCK_BYTES, Key, Kind, Place, Pointer, Root, Sort, seal, unseal_any};

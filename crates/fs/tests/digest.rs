@@ -1,10 +1,9 @@
 //! The digest: random programs through log, coalescing and digest leave the files that the model has; cuts and lies do no harm.
 
-mod common;
-mod process;
-mod program;
+use crate::common::{Disks, Event, assert_clean};
+use crate::process::{LOG, NONCE, RING, Rig, assert_attributes, digest_log, frames, record, write_at};
+use crate::program::{Program, block};
 use base::Rng;
-use common::{Disks, Event, assert_clean};
 use fs::check::{Depth, Meaning, check_to};
 use fs::digest::{Batch, DigestError, digest};
 use fs::edit::Room;
@@ -19,8 +18,6 @@ use fs::names::{Attribute, Dirent};
 use fs::op::{Action, Allocation, Changes, Entry, Fate, Op, Target};
 use fs::tree::{Tree, View};
 use fs::value::{ExtentRecord, Run};
-use process::{LOG, NONCE, RING, Rig, assert_attributes, digest_log, frames, record, write_at};
-use program::{Program, block};
 use std::collections::BTreeMap;
 
 /// All that the tree has of an inode.

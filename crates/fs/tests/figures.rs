@@ -1,4 +1,4 @@
-//! Figures, by hand: `cargo test --release -p switchyard-fs --test figures -- --ignored --nocapture`.
+//! Figures, by hand: `cargo test --release -p switchyard-fs --test all figures -- --ignored --nocapture`.
 #![allow(clippy::disallowed_types, reason = "it measures")]
 
 use base::Rng;

@@ -1,9 +1,8 @@
 //! A tree that follows another one's commits reads each root, also after its places were used anew; and what has no name after a cut goes.
 
-mod common;
-mod process;
-mod program;
-use common::{assert_clean, contents};
+use crate::common;
+use crate::common::{assert_clean, contents};
+use crate::process;
 use fs::check::{Depth, check_to};
 use fs::digest::delete_orphan;
 use fs::format::ROOT_INODE;

@@ -1,7 +1,6 @@
 //! Full devices: errors before anything is changed, deletions work, and nothing leaks.
 
-mod common;
-use common::{Rig, assert_clean, make};
+use crate::common::{Rig, assert_clean, make};
 use fs::check::check;
 use fs::edit::Room;
 use fs::format::{Key, Kind, Place, ZONE_BLOCKS};

@@ -3,12 +3,8 @@
 //! The model has all calls that were acknowledged, in their order. A call sees what the model has. After the crash the files are those of
 //! the calls that were durable: in a synchronous run all of them.
 
-mod common;
-mod lease;
-mod process;
-mod program;
+use crate::lease::world::{Broken, Counts, Setup, World};
 use base::Rng;
-use lease::world::{Broken, Counts, Setup, World};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn run(seed: u64, broken: Broken) -> Counts {

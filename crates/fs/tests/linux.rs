@@ -1,11 +1,6 @@
 //! The reference model and the client beside the file system of this machine: the same calls, and the same results, trees, contents and
 //! times.
 
-mod common;
-mod process;
-mod program;
-mod served;
-#[path = "linux/witness.rs"]
 mod witness;
 
 use fs::content::Content;

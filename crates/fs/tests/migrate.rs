@@ -1,10 +1,9 @@
 //! Moves between devices: content stays what it is, through changes, cuts and damage.
 
-mod common;
-mod process;
-mod program;
+use crate::common::{Disks, Event, assert_clean, cuts};
+use crate::process::{Rig, assert_files};
+use crate::program::Program;
 use base::Rng;
-use common::{Disks, Event, assert_clean, cuts};
 use fs::check::{Depth, Meaning, check_to};
 use fs::files::Body;
 use fs::format::{BLOCK_BYTES, Key, Kind, Place, ROOT_INODE, Tier};
@@ -15,8 +14,6 @@ use fs::op::{Action, Entry, Op};
 use fs::tier::{Found, Options, Tiers, Unit, Usage};
 use fs::tree::{Tree, View};
 use fs::value::{ExtentRecord, Run};
-use process::{Rig, assert_files};
-use program::Program;
 use std::collections::BTreeMap;
 
 type Extents = BTreeMap<(u64, u64), ExtentRecord>;

@@ -1,7 +1,6 @@
 //! The tree does what a sorted map does.
 
-mod common;
-use common::{Rig, assert_clean, contents, make};
+use crate::common::{Rig, assert_clean, contents, make};
 use fs::check::check;
 use fs::edit::Room;
 use fs::format::{Key, Kind, ROOT_INODE};

@@ -1,16 +1,14 @@
 //! What a process sees is what it did, whatever of its log is in the tree.
 
-mod common;
-mod process;
-mod program;
+use crate::common;
+use crate::process::{Rig, assert_attributes};
+use crate::program::Program;
 use base::Rng;
 use fs::check::{Depth, check_to};
 use fs::files::{Body, Files};
 use fs::log::Ticket;
 use fs::overlay::{Below, Listed, Overlay, ReadError};
 use fs::tree::View;
-use process::{Rig, assert_attributes};
-use program::Program;
 use std::collections::BTreeMap;
 
 struct Reader {
