@@ -273,16 +273,24 @@ else:
 PY
     by_mount rw,nosuid
     python3 "$work/handle.py" take "$dir" "$dir/a/file" "$work/kept"
+    touch -a -d 2020-01-01 "$dir/a/file"
+    # is_read YEARS: reading the file leaves its access time in such a year.
+    is_read() { cat "$dir/a/file" >/dev/null && [[ $(stat -c %x "$dir/a/file") == $1-* ]] || fail "the access time is $(stat -c %x "$dir/a/file")"; }
     unmount
     by_mount ro
     python3 "$work/handle.py" open "$dir" "$dir/a/file" "$work/kept"
+    is_read 2020
     ! touch "$dir/new" 2>"$work/out" || fail "a read-only mount takes a change"
     grep -q "Read-only" "$work/out" || fail "$(<"$work/out")"
     unmount
     code=0
     "$root/scripts/mount.fuse.switchyard" "$nvm" "$dir" -o colour=blue 2>"$work/out" || code=$?
     (( code == 32 )) && grep -q "colour=blue is not known" "$work/out" || fail "an unknown option gives $code: $(<"$work/out")"
+    by_mount rw,noatime
+    is_read 2020
+    unmount
     by_mount rw
+    is_read "$(date +%Y)"
     # What takes the bits: a write past the kernel's cache, and an allocation. Nothing but the mode is asked for, which the kernel has.
     for way in direct allocate; do
         install -o nobody -m 6755 /bin/true "$dir/program"

@@ -33,6 +33,9 @@ impl Server {
             let read = self.engine.read((inode, argument.offset), place);
             read.map_err(|failure| errno_of(&failure))
         });
+        if !self.keeps_atime {
+            return;
+        }
         // When it was read counts for no more than that.
         let _: Result<_, Failure> = self
             .engine

@@ -38,6 +38,8 @@ pub struct Settings {
     pub mount: MountOptions,
     /// Which transport.
     pub choice: Choice,
+    /// Reading changes access times, as `relatime` does.
+    pub keeps_atime: bool,
 }
 
 /// Why there is no mount.
@@ -93,6 +95,7 @@ impl Mounted {
             engine: Arc::clone(&engine),
             queue: queue.clone(),
             is_slow,
+            keeps_atime: settings.keeps_atime,
             transport: Told::default(),
             notifier: OnceLock::new(),
         });

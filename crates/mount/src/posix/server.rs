@@ -30,6 +30,8 @@ pub(crate) struct Server {
     pub queue: Queue,
     /// Devices with files keep a caller waiting.
     pub is_slow: bool,
+    /// Reading changes access times.
+    pub keeps_atime: bool,
     /// What requests come by, once it is known.
     pub transport: Told,
     /// Tells the kernel of changes, once the session has started.

@@ -47,6 +47,9 @@ pub(super) struct MountArgs {
     /// Take no changes; a log of a mount before is digested all the same
     #[arg(long)]
     pub read_only: bool,
+    /// Leave access times alone [default: as relatime; a read-only mount leaves them]
+    #[arg(long)]
+    pub no_atime: bool,
     /// Let other users in, whom permissions then keep apart [default: as root]
     #[arg(long)]
     pub allow_other: bool,

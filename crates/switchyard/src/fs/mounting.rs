@@ -83,6 +83,7 @@ fn settings(args: &MountArgs, source: &str) -> Settings {
             no_suid_no_dev: !args.suid_dev,
             ..MountOptions::default()
         },
+        keeps_atime: !args.no_atime && !args.read_only,
         choice: if args.classic {
             Choice::Classic
         } else {
