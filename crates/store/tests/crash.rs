@@ -1,8 +1,7 @@
 //! Crash images: every subset of the sectors of writes under way, every flipped bit, every write that fails.
 
-mod common;
+use crate::common::{Owned, Recorded, Rig, contents, roomy, seeds, slots_beside_the_log, tiny};
 use base::{Device, MediaError};
-use common::{Owned, Recorded, Rig, contents, roomy, seeds, slots_beside_the_log, tiny};
 use store::{Durability, Engine, Kind, Options, StructureId, SubmitError, TicketState};
 
 /// More sectors than this are sampled instead of enumerated.
@@ -344,7 +343,7 @@ fn every_subset_of_a_checkpoints_sectors_under_way_is_recovered() {
         rig.furnish();
         for _ in 0..1500 {
             rig.step();
-            let is_checkpoint = |it: &common::Flying| {
+            let is_checkpoint = |it: &crate::common::Flying| {
                 rig.engine.log_ranges().iter().all(|&(at, _)| {
                     let segment = u64::from(rig.engine.layout().segment_bytes);
                     !(at..at + segment).contains(&it.offset)

@@ -1,13 +1,12 @@
 //! Batches that expect versions of keys: beside a model that counts the writes of each key.
 
-mod common;
-use common::{Owned, Rig, borrow, seeds};
+use crate::common::{Owned, Rig, borrow, seeds};
 use std::collections::BTreeMap;
 use store::{Conditional, Durability, Expected, Fetch, Kind, Op, StructureId, SubmitError};
 use store::{Uncached, Version};
 
 fn rig(seed: u64) -> Rig {
-    common::with_and_without_tables(seed, [6, 30][seed as usize / 6 % 2])
+    crate::common::with_and_without_tables(seed, [6, 30][seed as usize / 6 % 2])
 }
 
 /// Value and version of a key, as a reader finds them.
@@ -19,7 +18,7 @@ fn read(rig: &mut Rig, map: StructureId, key: &[u8]) -> Option<(Vec<u8>, Version
             Some((piece.value().expect("it is no removal").to_vec(), version))
         }
         (fetch, version) => {
-            let value = common::value(fetch, &rig.image).expect("sound");
+            let value = crate::common::value(fetch, &rig.image).expect("sound");
             Some((value, version.expect("memory has it")))
         }
     }

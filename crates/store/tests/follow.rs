@@ -1,9 +1,8 @@
 //! Followers: an owner makes steps between all reads of a follower, and in the middle of them. A follower shows the state after one
 //! record, and none that is older than what was durable when the refresh began.
 
-mod common;
+use crate::common::{Contents, Owned, Rig, State, apply, options, position_key, roomy, seeds, tiny};
 use base::{Device, MediaError};
-use common::{Contents, Owned, Rig, State, apply, options, position_key, roomy, seeds, tiny};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use store::{
@@ -142,7 +141,8 @@ impl Device for Live {
             }
             let mut rig = self.rig.borrow_mut();
             rig.image.read_at(at, part)?;
-            let writes = |it: &&common::Flying| (it.offset..it.offset + it.bytes.len() as u64).contains(&at);
+            let writes =
+                |it: &&crate::common::Flying| (it.offset..it.offset + it.bytes.len() as u64).contains(&at);
             let new = rig.flying.iter().find(writes).map(|it| {
                 let from = (at - it.offset) as usize;
                 it.bytes[from..][..part.len()].to_vec()

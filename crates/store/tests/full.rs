@@ -1,8 +1,7 @@
 //! Areas without room: what they still take, and what damage and failing reads do to cleaning.
 
-mod common;
+use crate::common::{Owned, Rig, roomy};
 use base::MediaError;
-use common::{Owned, Rig, roomy};
 use std::cell::Cell;
 use std::rc::Rc;
 use store::{CleanStep, Durability, Fetch, Kind, Layout, Op, Options, StructureId, SubmitError};

@@ -2,10 +2,8 @@
 //! length, and a line for each 64 bytes that are not zero: where they lie, and the bytes.
 #![allow(clippy::unwrap_used, reason = "a test program")]
 
-mod common;
-
+use crate::common::{Owned, Rig, State, contents, options, tiny};
 use base::Device;
-use common::{Owned, Rig, State, contents, options, tiny};
 use std::fmt::Write;
 use store::catalog::{Catalog, Change, NewArea, Quota, Rate, Readers, TABLE_BYTES, UNIT_BYTES, Who};
 use store::files::{Change as FileChange, Claim, Description, FileId, Identity, Place};

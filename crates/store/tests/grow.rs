@@ -1,8 +1,7 @@
 //! An area gets more segments, with a cut at every write of it, and is used on.
 
-mod common;
+use crate::common::{Recorded, Rig, tiny};
 use base::{Device, MediaError};
-use common::{Recorded, Rig, tiny};
 use store::{Engine, Layout, Options};
 
 #[test]

@@ -1,7 +1,6 @@
 //! Areas that are full, with snapshots that keep space: whoever waits is served or refused, and removals are taken.
 
-mod common;
-use common::{Owned, Rig, tiny};
+use crate::common::{Owned, Rig, tiny};
 use store::{Durability, Kind, Layout, Options, StructureId, SubmitError};
 
 /// Steps for which a submitter waits: the cleaner may go round the whole area for it.
@@ -21,7 +20,7 @@ fn step(rig: &mut Rig) {
 
 /// Submits as a driver does, also over what tables have.
 fn submit(rig: &mut Rig, op: &Owned) -> Result<(), SubmitError> {
-    common::submit_over(rig, common::borrow(op), STEPS_MAX, step)
+    crate::common::submit_over(rig, crate::common::borrow(op), STEPS_MAX, step)
 }
 
 /// Removals and trims.
@@ -60,7 +59,7 @@ fn fill(rig: &mut Rig, [map, tree, log]: [StructureId; 3], bytes: usize) -> (u32
 #[test]
 fn a_full_area_with_snapshots_serves_or_refuses() {
     let mut refused = 0;
-    for seed in (0..common::seeds(60)).chain([430]) {
+    for seed in (0..crate::common::seeds(60)).chain([430]) {
         let scale = seed / 24 % 2;
         let layout = Layout {
             segment_bytes: 4096 << scale,
@@ -113,7 +112,7 @@ fn a_full_area_with_snapshots_serves_or_refuses() {
 #[test]
 fn no_removal_is_taken_that_was_refused_just_before() {
     let (mut taken, mut hopeless) = (0, 0);
-    for seed in 0..common::seeds(60) {
+    for seed in 0..crate::common::seeds(60) {
         let layout = Layout {
             segments: [10, 12, 20, 40][seed as usize % 4],
             ..tiny(1 + seed as u32 / 4 % 2)
@@ -187,7 +186,7 @@ fn a_reader_of_tables_ends_no_snapshot_of_a_full_area() {
 #[test]
 fn no_snapshot_keeps_structures_from_being_made_and_dropped() {
     let (mut made, mut ended) = (0, 0);
-    for seed in 0..common::seeds(12) {
+    for seed in 0..crate::common::seeds(12) {
         let layout = Layout {
             segment_bytes: 8192,
             segments: [96, 120][seed as usize % 2],

@@ -1,8 +1,7 @@
 //! Damaged areas: what a repaired copy has of them, whichever bit is wrong.
 
-mod common;
+use crate::common::{Owned, Rig, State, position_key, roomy, seeds, tiny};
 use base::{Device, MediaError};
-use common::{Owned, Rig, State, position_key, roomy, seeds, tiny};
 use std::collections::BTreeMap;
 use store::{
     Durability, Engine, EntryKey, Examination, Fetch, Kind, Layout, OpenError, Options, SalvageReport,
@@ -24,7 +23,7 @@ fn readable(engine: &Engine, image: &dyn Device) -> (State, BTreeMap<(StructureI
                 met.collect()
             }
             Kind::Map | Kind::Tree => {
-                let keys = common::keys(engine, id, image).into_iter();
+                let keys = crate::common::keys(engine, id, image).into_iter();
                 keys.map(|key| (key.to_vec(), engine.get(id, &key).expect("its own key")))
                     .collect()
             }
@@ -35,10 +34,10 @@ fn readable(engine: &Engine, image: &dyn Device) -> (State, BTreeMap<(StructureI
                 places.insert((id, key.clone()), found.offset());
             }
             if fetch != Fetch::Lost {
-                entries.insert(key, common::value(fetch, image).expect("it is there"));
+                entries.insert(key, crate::common::value(fetch, image).expect("it is there"));
             }
         }
-        state.insert(id, common::Contents { kind, entries });
+        state.insert(id, crate::common::Contents { kind, entries });
     }
     (state, places)
 }

@@ -1,7 +1,6 @@
 //! Snapshots stay as they are while others write, drop, clean, and let memory leave for tables: beside a model.
 
-mod common;
-use common::{Owned, Rig, State, apply, options, seeds};
+use crate::common::{Owned, Rig, State, apply, options, seeds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use store::{
@@ -12,7 +11,7 @@ use store::{SubmitError, Uncached, Way};
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 fn rig(seed: u64) -> Rig {
-    common::with_and_without_tables(seed, [6, 40, 200][seed as usize / 6 % 3])
+    crate::common::with_and_without_tables(seed, [6, 40, 200][seed as usize / 6 % 3])
 }
 
 /// The state that readers see now: of lazy structures also changes that are not durable yet.
@@ -33,7 +32,7 @@ fn entries(rig: &Rig, part: RangePart) -> Vec<(Vec<u8>, Vec<u8>)> {
     let found = part.merge(&mut Uncached(&rig.image)).expect("sound");
     let own = |value| match value {
         OwnedValue::Table(value) => value,
-        OwnedValue::Memory(fetch) => common::value(fetch, &rig.image).expect("sound"),
+        OwnedValue::Memory(fetch) => crate::common::value(fetch, &rig.image).expect("sound"),
     };
     let all = found.into_iter();
     all.map(|(key, value)| (key.to_vec(), own(value))).collect()
@@ -58,7 +57,7 @@ fn check(rig: &Rig, id: SnapshotId, state: &State) -> Result<(), SnapshotEnded> 
         assert_eq!(entries(rig, rig.engine.snapshot_keys(id, structure)?), expected);
         for key in (0..rig.keys).map(|key| vec![b'k', key as u8]) {
             let found = rig.engine.snapshot_get(id, structure, &key)?;
-            let found = found.and_then(|fetch| common::value(fetch, &rig.image));
+            let found = found.and_then(|fetch| crate::common::value(fetch, &rig.image));
             assert_eq!(found.as_ref(), contents.entries.get(&key));
         }
         if contents.kind == Kind::Tree {
@@ -135,7 +134,7 @@ fn snapshots_stay_as_they_are() {
         stats[2] += now.cleaned;
         stats[3] += now.moved_bytes;
         rig.settle();
-        assert_eq!(common::contents(&rig.engine, &rig.image), rig.base);
+        assert_eq!(crate::common::contents(&rig.engine, &rig.image), rig.base);
     }
     assert!(checks > 500 && dropped > 20, "{checks} {dropped}");
     assert!(stats.iter().all(|count| *count > 100), "{stats:?}");
@@ -231,7 +230,9 @@ fn a_range_of_a_snapshot_passes_what_has_come_since_in_parts() {
                     .visit(&mut Uncached(&rig.image), |key, value| {
                         let value = match value.to_owned() {
                             OwnedValue::Table(value) => value,
-                            OwnedValue::Memory(fetch) => common::value(fetch, &rig.image).expect("sound"),
+                            OwnedValue::Memory(fetch) => {
+                                crate::common::value(fetch, &rig.image).expect("sound")
+                            }
                         };
                         assert_eq!(value, [1; 8]);
                         found.push(u32::from_be_bytes(key.try_into().expect("four bytes")));

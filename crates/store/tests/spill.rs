@@ -1,7 +1,6 @@
 //! Tables: crash images of what leaves memory and of merges, a model beside it, and areas that hold far more than memory.
 
-mod common;
-use common::{Rig, State, contents, options, seeds};
+use crate::common::{Rig, State, contents, options, seeds};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use store::{Durability, Engine, Fetch, Kind, Layout, Op, Options, OwnedValue, Uncached, Way};
@@ -58,7 +57,7 @@ fn check_backwards(rig: &mut Rig) {
             let found = found.merge(&mut Uncached(&rig.image)).expect("sound");
             let own = |value: OwnedValue| match value {
                 OwnedValue::Table(value) => value,
-                OwnedValue::Memory(fetch) => common::value(fetch, &rig.image).expect("sound"),
+                OwnedValue::Memory(fetch) => crate::common::value(fetch, &rig.image).expect("sound"),
             };
             let found: Vec<_> = found
                 .into_iter()
@@ -257,7 +256,7 @@ fn readable(image: &[u8], options: Options) -> Option<BTreeMap<u32, Vec<u8>>> {
     let look = |index: u32| {
         let value = match engine.get(map, &index.to_be_bytes())? {
             Fetch::Search(search) => search.run(&mut Uncached(&image)).ok()??.value()?.to_vec(),
-            fetch => common::value(fetch, &image)?,
+            fetch => crate::common::value(fetch, &image)?,
         };
         Some((index, value))
     };
@@ -494,7 +493,7 @@ fn look(
             let found = search.run(&mut Uncached(image)).map_err(|_| ())?;
             Ok(found.and_then(|piece| piece.value().map(<[u8]>::to_vec)))
         }
-        Some(fetch) => Ok(common::value(fetch, image)),
+        Some(fetch) => Ok(crate::common::value(fetch, image)),
         None => Ok(None),
     }
 }
@@ -604,7 +603,7 @@ fn a_table_that_is_read_after_all_is_merged_and_not_told_as_damaged() {
         rig.settle();
         fill(&mut rig, map, 300, 0);
         let wrong = std::rc::Rc::new(std::cell::Cell::new(0));
-        let faults = |limit: u32| -> Option<common::Fault> {
+        let faults = |limit: u32| -> Option<crate::common::Fault> {
             let (wrong, logs) = (wrong.clone(), wrong.get() + limit);
             Some(std::rc::Rc::new(move |_, bytes| {
                 if wrong.get() >= logs {
@@ -832,7 +831,7 @@ fn an_area_that_was_full_and_is_emptied_takes_as_much_again() {
 
 /// Submits in a full area, too.
 fn submit_over(rig: &mut Rig, op: Op<'_>) -> Result<(), store::SubmitError> {
-    common::submit_over(rig, op, 400, Rig::settle)
+    crate::common::submit_over(rig, op, 400, Rig::settle)
 }
 
 /// bug: a full area refused to overwrite values that are in tables. cause: the room of an older value counted only if memory knew it.
