@@ -25,9 +25,8 @@ use fuse::abi::init;
 use fuse::mount::{Mount, MountError, MountOptions, UnmountError, mount};
 use fuse::transport::{Choice, Config, End, Session, StartError, Stopper, Transport, Wishes};
 use os::sync::{Arc, thread};
-use server::{Place, Server, Told};
+use server::{Kernel, Place, Server, Told};
 use std::path::Path;
-use std::sync::OnceLock;
 use thiserror::Error;
 use workers::{Queue, Workers};
 
@@ -97,7 +96,7 @@ impl Mounted {
             is_slow,
             keeps_atime: settings.keeps_atime,
             transport: Told::default(),
-            notifier: OnceLock::new(),
+            kernel: Kernel::default(),
         });
         let config = Config {
             choice: settings.choice,
@@ -107,8 +106,7 @@ impl Mounted {
         let serving = Arc::clone(&server);
         let session = Session::start(device, &config, move |call| serving.serve(call, Place::Transport))?;
         server.transport.set(session.transport());
-        // The first one stays: there is no other.
-        let _ = server.notifier.set(session.notifier());
+        server.kernel.set(session.notifier());
         let workers = Workers::start(queue, move |call| server.serve(call, Place::Worker));
         let (transport, fallback) = (session.transport(), session.fallback().map(ToString::to_string));
         let stopper = session.stopper();

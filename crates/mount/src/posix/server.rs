@@ -10,8 +10,7 @@ use fs::client::Caller;
 use fs::log::Ticket;
 use fuse::abi::{InHeader, Notification, Reply};
 use fuse::transport::{Call, Notifier, Transport};
-use os::sync::{Arc, AtomicU32, Ordering};
-use std::sync::OnceLock;
+use os::sync::{Arc, AtomicU32, Mutex, Ordering, PoisonError};
 
 /// What a change has come to: its answer, and when it is durable. None: nothing has changed.
 pub(crate) type Changed = (Reply<'static>, Option<Ticket>);
@@ -35,7 +34,7 @@ pub(crate) struct Server {
     /// What requests come by, once it is known.
     pub transport: Told,
     /// Tells the kernel of changes, once the session has started.
-    pub notifier: OnceLock<Notifier>,
+    pub kernel: Kernel,
 }
 
 /// A transport that is told once.
@@ -54,6 +53,22 @@ impl Told {
             2 => Transport::Ring,
             _ => Transport::Classic,
         }
+    }
+}
+
+/// The kernel, to which notifications go from the session's start on.
+#[derive(Default)]
+pub(crate) struct Kernel(Mutex<Option<Notifier>>);
+
+impl Kernel {
+    pub fn set(&self, notifier: Notifier) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(notifier);
+    }
+
+    fn notify(&self, notification: &Notification<'_>) {
+        let notifier = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Refused if the kernel does not know the inode any more, or the session ends.
+        let _ = notifier.map(|notifier| notifier.notify(notification));
     }
 }
 
@@ -100,8 +115,7 @@ impl Server {
             offset: -1,
             bytes: 0,
         };
-        // Refused if the kernel does not know the inode any more, or the session ends.
-        let _ = self.notifier.get().map(|notifier| notifier.notify(&notification));
+        self.kernel.notify(&notification);
     }
 
     /// Answers a change, when its mode says so.
