@@ -618,9 +618,12 @@ impl Leases {
             return;
         };
         if let Some(held) = lease.holders.get_mut(&client).filter(|held| held.grant > grant) {
-            // It was granted again meanwhile. The process has it, and is asked again if need be.
-            held.recall = Recall::No;
-            self.work.insert(inode);
+            // It was granted again meanwhile. The process has it, and is asked again if need be. If it was, that still waits for its answer: else
+            // old news would put the deadline off for ever.
+            if !matches!(held.recall, Recall::Asked { .. }) {
+                held.recall = Recall::No;
+                self.work.insert(inode);
+            }
             return;
         }
         let Some(held) = lease.holders.remove(&client) else {

@@ -90,10 +90,14 @@ pub struct Welcome {
 
 /// Bytes in front of a window's ring.
 pub const WINDOW_HEAD_BYTES: u64 = 4096;
-/// The word of a window that says, if it is not 0, that the log is closed (u32).
+/// The word of a window that says, if it is not 0, that the log is closed (u64).
 pub const CLOSED_AT: u64 = 0;
 /// Where a window says up to which position the log is durable (u64).
 pub const DURABLE_AT: u64 = 8;
+/// Where it says that it is one: [`WINDOW_MAGIC`], and the log's number (u64). The daemon writes both.
+pub const MAGIC_AT: u64 = 64;
+/// What a window has there.
+pub const WINDOW_MAGIC: [u8; 8] = *b"FSWINDOW";
 
 /// What the tree has of a log, and what room there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -126,6 +126,28 @@ fn a_holder_keeps_its_lease_for_a_while_and_is_closed_if_it_does_not_answer() {
 }
 
 #[test]
+fn old_news_of_a_holder_that_was_asked_do_not_put_its_end_off() {
+    let options = Options::default();
+    let mut rig = Rig::new(options);
+    rig.ask(A, &[(FILE, Mode::Exclusive)]);
+    rig.pass(options.hold);
+    assert_eq!(rig.ask(B, &[(FILE, Mode::Exclusive)]), [revoke(A, false)]);
+    let part = options.answer / 4;
+    for _ in 0..3 {
+        assert_eq!(rig.pass(part), []);
+        let given = Given {
+            inode: FILE,
+            keeps_shared: false,
+            position: 0,
+            is_open: false,
+            grant: 0,
+        };
+        assert_eq!(rig.tell(Input::Give(A, given)), []);
+    }
+    assert_eq!(rig.pass(part), [Output::Close(A, Why::Silent)]);
+}
+
+#[test]
 fn a_holder_that_nobody_waits_for_any_more_is_spared() {
     let mut rig = Rig::new(Options::default());
     rig.ask(A, EXCLUSIVE);

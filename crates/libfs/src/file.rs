@@ -9,6 +9,9 @@ use fs::errno::Errno;
 use fs::op::Allocation;
 use os::sync::Arc;
 
+/// What a read takes in one call: so many blocks are had at once.
+const READ_BYTES_MAX: usize = 1 << 20;
+
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Open {
@@ -118,8 +121,23 @@ impl File {
         if !self.how.reads {
             return Err(Errno::NotPermitted);
         }
-        self.session
-            .call(|calls, call| calls.read(call.below, (self.inode, offset), bytes))
+        // A call has all its blocks at once.
+        let mut done = 0;
+        for part in bytes.chunks_mut(READ_BYTES_MAX) {
+            let at = (self.inode, offset.saturating_add(done as u64));
+            let read = self.session.call(|calls, call| calls.read(call.below, at, part));
+            match read {
+                Ok(count) => {
+                    done += count;
+                    if count < part.len() {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
     }
 
     /// `pwrite`: all of it, in several calls if it is long. How many bytes, which are less if there is no room for all.

@@ -19,12 +19,15 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Sessions of one user at once, as parts of all: nobody has all of them but root.
 const USER_PARTS: usize = 2;
 /// Packets that a process has not taken, at most. It is cut off then.
 const QUEUE_MAX: usize = 4096;
 const BACKLOG: i32 = 128;
+/// Who has a place says hello within this time.
+const HELLO_WITHIN: Duration = Duration::from_secs(2);
 /// A wait ends after this long at the latest, and looks again.
 const LOOK_AGAIN: Timespec = Timespec {
     tv_sec: 0,
@@ -216,6 +219,8 @@ impl Shared {
         let own = users.get(&uid).copied().unwrap_or(0);
         let is_alone = uid == 0 || users.keys().all(|user| *user == uid);
         let limit = match is_alone {
+            // One place stays for root.
+            true if uid != 0 => self.processes_max.saturating_sub(1).max(1),
             true => self.processes_max,
             false => self.processes_max.div_ceil(USER_PARTS),
         };
@@ -242,7 +247,7 @@ impl Shared {
             is_cut: AtomicBool::new(false),
         });
         let mut packet = vec![0; MESSAGE_BYTES_MAX + 1];
-        if self.receive(&line, &mut packet) != Some(Request::Hello) {
+        if self.receive(&line, &mut packet, Some(HELLO_WITHIN)) != Some(Request::Hello) {
             return;
         }
         let link = Arc::clone(&line);
@@ -259,7 +264,7 @@ impl Shared {
             }
         };
         while !line.is_cut.load(Ordering::Acquire) {
-            match self.receive(&line, &mut packet) {
+            match self.receive(&line, &mut packet, None) {
                 Some(request) => self.engine.hear(log, request),
                 None => break,
             }
@@ -267,9 +272,13 @@ impl Shared {
         self.engine.gone(log);
     }
 
-    /// The next packet. None if there is none any more, or it is malformed.
-    fn receive(&self, line: &Line, packet: &mut [u8]) -> Option<Request> {
+    /// The next packet. None if there is none any more or within a time, or it is malformed.
+    fn receive(&self, line: &Line, packet: &mut [u8], within: Option<Duration>) -> Option<Request> {
+        let until = within.map(|within| Instant::now() + within);
         loop {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return None;
+            }
             // What the process has not taken yet is sent first.
             let is_free = {
                 let mut queue = line.queue();

@@ -7,7 +7,7 @@
 use base::{Device, MediaError};
 use fs::format::{BLOCK_BYTES, Place};
 use fs::log::Ring;
-use fs::protocol::{CLOSED_AT, DURABLE_AT, WINDOW_HEAD_BYTES};
+use fs::protocol::{CLOSED_AT, DURABLE_AT, MAGIC_AT, WINDOW_HEAD_BYTES, WINDOW_MAGIC};
 use fs::value::{LogRecord, Run};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use std::fs::{File, OpenOptions};
@@ -45,9 +45,16 @@ impl Beside {
             Some(path) => {
                 let mut options = OpenOptions::new();
                 let options = options.read(true).write(true).create_new(true).mode(0o600);
-                let file = options.open(path)?;
-                fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
-                file.sync_all()?;
+                let file = options.open(&path)?;
+                let filled = fallocate(&file, FallocateFlags::empty(), 0, bytes)
+                    .map_err(io::Error::from)
+                    .and_then(|()| file.write_all_at(&head_of(log), MAGIC_AT))
+                    .and_then(|()| file.sync_all())
+                    .and_then(|()| File::open(directory_of(&path))?.sync_all());
+                if let Err(error) = filled {
+                    let _ = std::fs::remove_file(&path);
+                    return Err(error);
+                }
                 file
             }
             None if *self == Self::Memory => {
@@ -82,13 +89,12 @@ impl Beside {
         }
     }
 
-    /// Removes windows of logs that the tree does not have.
-    pub fn sweep(&self, is_known: impl Fn(u64) -> bool) {
+    /// Removes the windows that there are: no log has one.
+    pub fn sweep(&self) {
         let Self::File(path) = self else {
             return;
         };
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        let Ok(entries) = std::fs::read_dir(directory.unwrap_or(Path::new("."))) else {
+        let Ok(entries) = std::fs::read_dir(directory_of(path)) else {
             return;
         };
         for entry in entries.flatten() {
@@ -99,11 +105,25 @@ impl Beside {
             };
             let number = name.strip_prefix(own).and_then(|rest| rest.strip_prefix(".log-"));
             let number = number.and_then(|number| number.parse().ok());
-            if number.is_some_and(|number| !is_known(number)) {
+            // A rotated log of somebody else may have such a name.
+            if number.is_some_and(|number| self.find(number).is_ok_and(|window| window.is_of(number))) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
     }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// What a window says of itself.
+fn head_of(log: u64) -> [u8; 16] {
+    let mut head = [0; 16];
+    head[..8].copy_from_slice(&WINDOW_MAGIC);
+    head[8..].copy_from_slice(&log.to_le_bytes());
+    head
 }
 
 /// A window.
@@ -114,6 +134,11 @@ impl Window {
     /// What its process gets.
     pub fn file(&self) -> &File {
         &self.0
+    }
+
+    fn is_of(&self, log: u64) -> bool {
+        let mut head = [0; 16];
+        self.0.read_exact_at(&mut head, MAGIC_AT).is_ok() && head == head_of(log)
     }
 
     /// From now on its process acknowledges nothing.

@@ -660,11 +660,22 @@ fn a_window_that_is_missing_is_told_and_strays_are_swept() {
     daemon.kill();
     writer.rest();
     assert_eq!(place.windows(), 1);
-    let stray = place.directory.path().join("nvm.log-999");
-    File::create(&stray).expect("a new file");
+    // What a window of log 999 says of itself, and what a rotated log of somebody else has.
+    let (stray, foreign) = (
+        place.directory.path().join("nvm.log-999"),
+        place.directory.path().join("nvm.log-20261127"),
+    );
+    let mut head = vec![0; 4096];
+    head[64..72].copy_from_slice(b"FSWINDOW");
+    head[72..80].copy_from_slice(&999u64.to_le_bytes());
+    std::fs::write(&stray, head).expect("a new file");
+    std::fs::write(&foreign, vec![b'x'; 5000]).expect("a new file");
     let entries = std::fs::read_dir(place.directory.path()).expect("it is there");
     let paths = entries.flatten().map(|entry| entry.path());
-    let mut windows = paths.filter(|path| path.to_string_lossy().contains(".log-") && *path != stray);
+    let is_window = |path: &PathBuf| {
+        path.to_string_lossy().contains(".log-") && *path != stray && *path != foreign
+    };
+    let mut windows = paths.filter(is_window);
     let window = windows.next().expect("there is one");
     let aside = place.directory.path().join("aside");
     std::fs::rename(&window, &aside).expect("it is ours");
@@ -682,7 +693,8 @@ fn a_window_that_is_missing_is_told_and_strays_are_swept() {
     assert!(recovery.operations > 0 && recovery.refused == 0, "{recovery:?}");
     engine.close().expect("nothing has failed");
     drop(engine);
-    assert_eq!(place.windows(), 0);
+    assert!(!stray.exists() && foreign.exists());
+    assert_eq!(place.windows(), 1, "the one that is none");
     place.check();
 }
 

@@ -67,6 +67,10 @@ impl State {
         self.news(disks, Input::Join(client));
         self.news(disks, Input::Numbers(client, joining.numbers));
         self.tell_digested(joining.log, (0, 0, 0), budget);
+        if self.sharing.is_ending {
+            // The end began while its log was made.
+            self.news(disks, Input::Gone(client));
+        }
     }
 
     fn tell_digested(&mut self, log: u64, (tree, both, refused): (u64, u64, u64), budget: Budget) {

@@ -6,13 +6,13 @@ use super::log::Log;
 use super::recover::{Leasing, OpenError, devices_for_data, digest_frames, new_ring, read_frames};
 use super::sharing::Peer;
 use super::state::Locked;
-use crate::window::ring_in_window;
+use crate::window::{Window, ring_in_window};
 use fs::digest::{DigestError, delete_orphan_of};
 use fs::edit::Room;
 use fs::format::{BLOCK_BYTES, Key, Kind};
 use fs::grants::Grants;
 use fs::lease::Client;
-use fs::log::Reader;
+use fs::log::{Reader, Ring};
 use fs::media::Error;
 use fs::tree::Tree;
 use fs::value::{LogRecord, Windowed};
@@ -46,21 +46,21 @@ impl Keeper {
             }),
         };
         let ring_bytes = blocks * BLOCK_BYTES as u64;
-        let ring = ring_in_window(record.nonce, u32::from(record.sector), ring_bytes);
-        let window = self.disks.beside().make(number, ring_bytes);
-        let window = window.map_err(|source| OpenError::Window {
-            log: number,
-            why: source.kind(),
-        })?;
-        let key = Key::new(0, Kind::Log, number);
-        self.tree
-            .insert(&self.disks, key, &record.emit(), Room::Reserve)?;
+        let (ring, window) = match self.make_window(number, &record, ring_bytes) {
+            Ok(made) => made,
+            Err(error) => {
+                for run in record.extents {
+                    self.tree.release(&self.disks, run)?;
+                }
+                return Err(error);
+            }
+        };
         self.next_numbers = numbers.end;
         let mut grants = Grants::default();
         (grants.uid, grants.gids) = (peer.uid, peer.gids.clone());
         let log = Log {
             window,
-            ring: ring.ok_or(OpenError::Log(number))?,
+            ring,
             nonce: record.nonce,
             grants,
             digested: 0,
@@ -76,6 +76,35 @@ impl Keeper {
             self.commit(locked)?;
         }
         Ok(number)
+    }
+
+    /// The window of a new log, whose record goes into the tree. After an error there is neither.
+    fn make_window(
+        &mut self,
+        number: u64,
+        record: &LogRecord,
+        ring_bytes: u64,
+    ) -> Result<(Ring, Window), OpenError> {
+        let ring = ring_in_window(record.nonce, u32::from(record.sector), ring_bytes);
+        let ring = ring.ok_or(OpenError::Log(number))?;
+        let made = self.disks.beside().make(number, ring_bytes);
+        let window = made.map_err(|source| OpenError::Window {
+            log: number,
+            why: source.kind(),
+        })?;
+        let key = Key::new(0, Kind::Log, number);
+        let inserted = self.tree.insert(&self.disks, key, &record.emit(), Room::Reserve);
+        if let Err(error) = inserted {
+            self.disks.beside().remove(number);
+            return Err(error.into());
+        }
+        Ok((ring, window))
+    }
+
+    /// Behind the last frame that an honest process can have written: it uses no room anew that a root may still need.
+    pub fn last_end(&self, number: u64) -> u64 {
+        let log = self.logs.get(&number);
+        log.map_or(0, |log| log.roots[0].saturating_add(log.ring_bytes()))
     }
 
     /// Digests a log up to a position. False if it ends before that.

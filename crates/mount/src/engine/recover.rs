@@ -159,7 +159,7 @@ pub(crate) fn open(disks: &Disks, options: &Options) -> Result<Opened, OpenError
     for _ in 0..2 {
         tree.commit(&mut disks.clone())?;
     }
-    disks.beside().sweep(|_| false);
+    disks.beside().sweep();
     Ok(Opened {
         ring: ring_of(log, &record)?,
         volume,

@@ -18,7 +18,8 @@ impl Shared {
             }
         }
         for log in &round.closing {
-            keeper.digest_log(&self.locked, *log, u64::MAX)?;
+            let end = keeper.last_end(*log);
+            keeper.digest_log(&self.locked, *log, end)?;
             keeper.drop_log(*log)?;
         }
         for inode in &round.idle {
