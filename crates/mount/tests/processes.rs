@@ -672,9 +672,8 @@ fn a_window_that_is_missing_is_told_and_strays_are_swept() {
     std::fs::write(&foreign, vec![b'x'; 5000]).expect("a new file");
     let entries = std::fs::read_dir(place.directory.path()).expect("it is there");
     let paths = entries.flatten().map(|entry| entry.path());
-    let is_window = |path: &PathBuf| {
-        path.to_string_lossy().contains(".log-") && *path != stray && *path != foreign
-    };
+    let is_window =
+        |path: &PathBuf| path.to_string_lossy().contains(".log-") && *path != stray && *path != foreign;
     let mut windows = paths.filter(is_window);
     let window = windows.next().expect("there is one");
     let aside = place.directory.path().join("aside");
