@@ -1,26 +1,9 @@
 #!/bin/bash
 # Tiers of a mounted file system: new data on the fastest one, pins, moves while files are used, and what `fs status` tells of them.
 source "$(dirname "$0")/lib.sh"
-need python3 jq
-[[ -c /dev/fuse ]] || skip "there is no /dev/fuse"
-(( EUID == 0 )) || command -v fusermount3 >/dev/null || skip "it takes root, or fusermount3"
+source "$here/mounted.sh"
 
-dir=$work/mnt
-mkdir "$dir"
-at_end "umount -l '$dir' 2>/dev/null || fusermount3 -uz '$dir' 2>/dev/null || true"
-memory=$work
-if [[ -d /dev/shm && -w /dev/shm ]]; then
-    memory=$(mktemp -d /dev/shm/switchyard-test.XXXXXX)
-    at_end "rm -rf '$memory'"
-fi
 devices=("nvm:$memory/nvm" "ssd:$work/ssd")
-
-mount_fs() {
-    : >"$work/mount.json"
-    "$SWITCHYARD" fs mount "${devices[@]}" "$dir" --json >"$work/mount.json" 2>"$work/mount.err" &
-    rack_pid=$!
-    await_line "$work/mount.json" "$rack_pid" || fail "it is not mounted"
-}
 
 # await_status FILTER: until the status is so.
 await_status() {
@@ -34,7 +17,7 @@ await_status() {
 }
 
 "$SWITCHYARD" fs make "${devices[0]}:96MiB" "${devices[1]}:512MiB" >/dev/null
-mount_fs
+mount_fs "${devices[@]}"
 
 echo "· new data are on the fastest tier as long as it has room"
 python3 - "$dir" <<'PY'
@@ -75,18 +58,13 @@ await_status '.migration.moved_down_bytes >= 1048576 and .migration.moves > 0'
 grep -q '^  tier nvm: ' "$work/text" && grep -q '^  moved: ' "$work/text" || fail "$(<"$work/text")"
 
 echo "· all of it is there after a kill amid moves, and after the next mount"
-kill -9 "$rack_pid"
-wait "$rack_pid" 2>/dev/null || true
-rack_pid=
-umount -l "$dir" 2>/dev/null || fusermount3 -uz "$dir"
-mount_fs
+kill_mount
+mount_fs "${devices[@]}"
 python3 - "$dir" <<'PY'
 import os, sys
 for n in range(150):
     assert open(f"{sys.argv[1]}/f{n}", "rb").read() == bytes([n % 251]) * (1 << 20), n
 assert os.getxattr(f"{sys.argv[1]}/f0", "user.switchyard.tier") == b"ssd"
 PY
-kill -TERM "$rack_pid"
-wait "$rack_pid" || fail "the mount ended with $?"
-rack_pid=
-"$SWITCHYARD" fs check "${devices[@]}" --data >"$work/check.out" 2>&1 || fail "$(<"$work/check.out")"
+end_mount
+check_fs "${devices[@]}"
