@@ -238,8 +238,7 @@ impl State {
         for (inode, mode) in leases {
             self.pins.entry(*inode).or_insert((0, None)).0 += 1;
             if !self.known.is_own(*inode) {
-                let (mode, grant) = (*mode, grant);
-                self.leases.insert(*inode, Held { mode, grant });
+                self.leases.insert(*inode, Held { mode: *mode, grant });
                 self.known.lease(*inode);
             }
         }
@@ -279,11 +278,10 @@ impl State {
             // It was given back, and the question has crossed that.
             None => return,
         };
-        let keeps_shared = may_share;
         if is_own {
             self.given.insert(inode);
         }
-        match keeps_shared {
+        match may_share {
             true => {
                 self.known.disown(inode);
                 let mode = Mode::Shared;
@@ -304,7 +302,7 @@ impl State {
         let position = self.writer.durable_position();
         self.say(&Request::Give(Given {
             inode,
-            keeps_shared,
+            keeps_shared: may_share,
             position,
             is_open: self.calls.holds(inode),
             grant: held.grant,

@@ -46,7 +46,8 @@ impl Shared {
             if is_over {
                 return;
             }
-            if may_move {
+            // No data move while programs have logs ([`plan`](Self::plan)): then nothing is looked at, either.
+            if may_move && self.keeper().logs.is_empty() {
                 self.migrate_once();
             }
         }

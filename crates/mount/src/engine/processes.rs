@@ -131,16 +131,6 @@ impl Engine {
         shared.woken(true);
     }
 
-    /// A process does not keep to the protocol: its log is closed.
-    pub fn lied(&self, log: u64) {
-        let shared = &*self.shared;
-        shared
-            .locked
-            .lock()
-            .news(&shared.disks, Input::Short(Client(log)));
-        shared.woken(true);
-    }
-
     /// Processes that have logs.
     pub fn processes(&self) -> usize {
         self.shared.locked.lock().sharing.count()
