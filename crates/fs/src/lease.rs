@@ -618,9 +618,15 @@ impl Leases {
             return;
         };
         if let Some(held) = lease.holders.get_mut(&client).filter(|held| held.grant > grant) {
-            // It was granted again meanwhile. The process has it, and is asked again if need be. If it was, that still waits for its answer: else
-            // old news would put the deadline off for ever.
-            if !matches!(held.recall, Recall::Asked { .. }) {
+            // It was granted again meanwhile. The process has it, and is asked again if need be. If it was asked, its time goes on: else old
+            // news would put the deadline off for ever.
+            if let Recall::Asked { may_share, .. } = held.recall {
+                self.outputs.push_back(Output::Revoke {
+                    client,
+                    inode,
+                    may_share,
+                });
+            } else {
                 held.recall = Recall::No;
                 self.work.insert(inode);
             }

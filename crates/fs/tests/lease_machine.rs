@@ -142,7 +142,7 @@ fn old_news_of_a_holder_that_was_asked_do_not_put_its_end_off() {
             is_open: false,
             grant: 0,
         };
-        assert_eq!(rig.tell(Input::Give(A, given)), []);
+        assert_eq!(rig.tell(Input::Give(A, given)), [revoke(A, false)]);
     }
     assert_eq!(rig.pass(part), [Output::Close(A, Why::Silent)]);
 }
