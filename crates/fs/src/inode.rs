@@ -24,6 +24,16 @@ pub struct Time {
     pub ns: u32,
 }
 
+impl From<core::time::Duration> for Time {
+    /// So long after the beginning of 1970.
+    fn from(since: core::time::Duration) -> Self {
+        Self {
+            seconds: since.as_secs() as i64,
+            ns: since.subsec_nanos(),
+        }
+    }
+}
+
 impl Time {
     /// Bytes of it.
     pub const BYTES: usize = 12;

@@ -71,6 +71,12 @@ impl Ring {
         self.sector
     }
 
+    /// Bytes of a frame of its writer, at most.
+    pub fn frame_bytes_max(&self) -> u32 {
+        let bytes = (self.bytes() / FRAMES_OF_RING_MIN).min(u64::from(FRAME_BYTES_MAX));
+        bytes as u32 / self.sector * self.sector
+    }
+
     /// Bytes to the ring's end from a position on.
     fn rest(&self, position: u64) -> u64 {
         self.bytes() - position % self.bytes()

@@ -1,6 +1,6 @@
 //! The digest: random programs through log, coalescing and digest leave the files that the model has; cuts and lies do no harm.
 
-use crate::common::{Disks, Event, assert_clean};
+use crate::common::{Disks, assert_clean, cuts};
 use crate::process::{LOG, NONCE, RING, Rig, assert_attributes, digest_log, frames, record, write_at};
 use crate::program::{Program, block};
 use base::Rng;
@@ -199,19 +199,7 @@ fn a_digest_that_is_cut_at_any_write_and_repeated_is_done_once() {
         rig.tree.commit(&mut rig.disks).expect("there is room");
         let events = core::mem::take(&mut rig.disks.events);
         let mut rng = Rng::new(seed);
-        for cut in 0..=events.len() {
-            // All up to the last flush is there, and of what follows a part.
-            let flushed = events[..cut]
-                .iter()
-                .rposition(|event| matches!(event, Event::Flush))
-                .map_or(0, |at| at + 1);
-            let mut disks = begin.clone();
-            for (index, event) in events[..cut].iter().enumerate() {
-                if let Event::Write(place, block) = event {
-                    let chosen = if index < flushed { u64::MAX } else { rng.next_u64() };
-                    disks.put(*place, block, |sector| chosen >> sector & 1 == 1);
-                }
-            }
+        for (cut, mut disks) in cuts(&begin, &events, &mut rng).into_iter().enumerate() {
             let mut tree = Tree::open(&disks, &rig.volume, 1 << 20).expect("a root counts");
             let mut grants = grants.clone();
             claim_again(&mut tree, &disks, &mut grants);

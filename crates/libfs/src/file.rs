@@ -31,6 +31,19 @@ pub struct Open {
     pub is_here: bool,
 }
 
+impl Open {
+    /// `O_RDONLY`.
+    pub const READ: Self = Self {
+        reads: true,
+        writes: false,
+        appends: false,
+        truncates: false,
+        creates: None,
+        is_exclusive: false,
+        is_here: false,
+    };
+}
+
 /// An open file or directory. It is closed when it is dropped.
 pub struct File {
     session: Arc<Session>,

@@ -3,10 +3,9 @@
 use crate::state::{Come, Sink, State, Wish};
 use fs::client::{Call, Caller, Client, Failure, Options};
 use fs::errno::Errno;
-use fs::inode::Time;
 use fs::known::{Known, Missing};
 use fs::lease::{MOVES, Mode, WANTS_MAX};
-use fs::log::{AddError, FRAME_BYTES_MAX, FRAMES_OF_RING_MIN, Options as LogOptions, Ring, Writer};
+use fs::log::{AddError, Options as LogOptions, Ring, Writer};
 use fs::media::Error;
 use fs::op::{Action, Op, Target};
 use fs::overlay::Below;
@@ -26,7 +25,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use thiserror::Error as ErrorOf;
 
 /// A wait ends after this long at the latest, and looks again.
@@ -148,16 +147,6 @@ impl Line {
     }
 }
 
-/// The wall clock.
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let since = since.unwrap_or_default();
-    Time {
-        seconds: since.as_secs() as i64,
-        ns: since.subsec_nanos(),
-    }
-}
-
 impl FileSystem {
     /// Connects to a daemon, and gets a log.
     ///
@@ -184,8 +173,7 @@ impl FileSystem {
             blocks: welcome.ring_bytes / block,
         };
         let ring = Ring::new(welcome.nonce, welcome.sector, &[run]).ok_or(ConnectError::Malformed)?;
-        let bytes = (ring.bytes() / FRAMES_OF_RING_MIN).min(u64::from(FRAME_BYTES_MAX)) as u32;
-        let frame_bytes_max = bytes / ring.sector() * ring.sector();
+        let frame_bytes_max = ring.frame_bytes_max();
         let options = LogOptions {
             frame_bytes_max,
             writes_in_flight_max: 1,
@@ -370,7 +358,7 @@ impl Session {
             let mut below = Below::known(known);
             let mut context = Call {
                 caller: self.caller(),
-                now: now(),
+                now: os::since_1970().into(),
                 below: &mut below,
                 sink: &mut add,
             };

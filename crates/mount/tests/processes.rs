@@ -34,20 +34,11 @@ const ROLE: &str = "SWITCHYARD_TEST_ROLE";
 /// The user of processes that may not do everything.
 const NOBODY: u32 = 65_534;
 
-const READ: Open = Open {
-    reads: true,
-    writes: false,
-    appends: false,
-    truncates: false,
-    creates: None,
-    is_exclusive: false,
-    is_here: false,
-};
 const APPEND: Open = Open {
     writes: true,
     appends: true,
     creates: Some(0o644),
-    ..READ
+    ..Open::READ
 };
 
 /// A place for a device and a socket. Memory, if there is such: a test is about kills, and not about a disk.
@@ -260,7 +251,7 @@ fn writer(files: &FileSystem, (at, name): (&str, &str)) {
 }
 
 fn content(files: &FileSystem, path: &str) -> String {
-    let file = files.open(Place::new(path), READ).expect("it is there");
+    let file = files.open(Place::new(path), Open::READ).expect("it is there");
     let size = file.stat().expect("it is open").inode.size as usize;
     let mut bytes = vec![0; size];
     let mut done = 0;
@@ -375,8 +366,8 @@ fn a_stopped_process_loses_its_leases_and_its_calls_fail() {
 /// What a user may not do by calls.
 fn nobody(files: &FileSystem) {
     let open = |path: &str, how: Open| files.open(Place::new(path), how).map(drop);
-    say(&format!("{:?}", open("/secret", READ)));
-    say(&format!("{:?}", open("/closed/in", READ)));
+    say(&format!("{:?}", open("/secret", Open::READ)));
+    say(&format!("{:?}", open("/closed/in", Open::READ)));
     say(&format!("{:?}", open("/new", APPEND)));
     say(&format!("{:?}", open("/open/new", APPEND)));
     say(&format!("{:?}", files.unlink(Place::new("/secret"))));

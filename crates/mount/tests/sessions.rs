@@ -13,19 +13,10 @@ use mount::serve::Server;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const READ: Open = Open {
-    reads: true,
-    writes: false,
-    appends: false,
-    truncates: false,
-    creates: None,
-    is_exclusive: false,
-    is_here: false,
-};
 const CREATE: Open = Open {
     writes: true,
     creates: Some(0o644),
-    ..READ
+    ..Open::READ
 };
 
 fn memory(bytes: u64) -> DeviceSpec {
@@ -93,7 +84,7 @@ impl Rig {
 }
 
 fn read_all(files: &FileSystem, path: &str) -> Result<Vec<u8>, Errno> {
-    let file = files.open(Place::new(path), READ)?;
+    let file = files.open(Place::new(path), Open::READ)?;
     let size = file.stat()?.inode.size as usize;
     let mut bytes = vec![0; size];
     let mut done = 0;

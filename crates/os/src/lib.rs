@@ -10,7 +10,7 @@ mod peer;
 mod ring;
 pub mod sync;
 
-pub use clock::now;
+pub use clock::{now, since_1970};
 pub use entropy::seed;
 pub use filesystem::{is_kept, reserve, reserve_beyond};
 pub use mapped::{Mapped, NvmTiming, Persist};

@@ -91,7 +91,7 @@ impl Engine {
             false => Mode::Ordered,
         });
         let writer_options = LogOptions {
-            frame_bytes_max: recover::frame_bytes_max(&opened.ring),
+            frame_bytes_max: opened.ring.frame_bytes_max(),
             writes_in_flight_max: if is_immediate { WRITES_MAX } else { LOG_THREADS },
         };
         let start = opened.record.digested;

@@ -11,7 +11,7 @@ use fs::edit::Room;
 use fs::format::{BLOCK_BYTES, Key, Kind};
 use fs::grants::{Grants, Rights};
 use fs::lease::MOVES;
-use fs::log::{FRAME_BYTES_MAX, FRAMES_OF_RING_MIN, Frame, Next, Reader, Ring};
+use fs::log::{Frame, Next, Reader, Ring};
 use fs::media::{Error, Media, Volume};
 use fs::op::Action;
 use fs::overlay::Below;
@@ -513,12 +513,6 @@ pub(crate) fn new_ring(
 fn default_log_bytes(disks: &Disks) -> u64 {
     let bytes = Media::capacity_bytes(disks, 0) / 8 / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
     bytes.min(LOG_BYTES_MAX)
-}
-
-/// Bytes of a frame of a ring, at most.
-pub(crate) fn frame_bytes_max(ring: &Ring) -> u32 {
-    let bytes = (ring.bytes() / FRAMES_OF_RING_MIN).min(u64::from(FRAME_BYTES_MAX));
-    bytes as u32 / ring.sector() * ring.sector()
 }
 
 /// Frames up to a position, or of about [`BATCH_BYTES`]; and how the log ends, if it ends there.

@@ -5,6 +5,8 @@
 //! directories that its user may search. What its user might do when it first asked it may do as long as it lives, as a process
 //! that has a file open.
 
+use super::state::DIGEST_PERCENT;
+use super::worker::IDLE;
 use crate::window::Window;
 use base::{Instant, Machine};
 use fs::client::access::{APPEND_ONLY, EXECUTE, IMMUTABLE, READ, WRITE};
@@ -21,10 +23,6 @@ use std::time::Duration;
 
 /// A lease stays with its holder for so long at least: about twice what a hand-over costs where the first device is memory.
 const HOLD: base::Duration = base::Duration::from_micros(200);
-/// Parts in 100 of a log from which on it is digested (Strata §3.3).
-const DIGEST_PERCENT: u64 = 30;
-/// A log in which nothing has happened for so long is digested, however little it has.
-const IDLE: Duration = Duration::from_secs(2);
 
 /// Whose process it is, as the kernel says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

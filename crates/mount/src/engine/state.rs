@@ -17,7 +17,7 @@ pub type Done = Box<dyn FnOnce(Result<(), Failure>) + Send>;
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Parts in 100 of the log from which on it is digested (Strata §3.3).
-const DIGEST_PERCENT: u64 = 30;
+pub(super) const DIGEST_PERCENT: u64 = 30;
 
 pub(crate) struct State {
     pub client: Client,

@@ -6,12 +6,10 @@ use super::state::State;
 use crate::media::Disks;
 use fs::client::{Call, Caller, Client, Failure as ClientFailure};
 use fs::format::Tier;
-use fs::inode::Time;
 use fs::log::Ticket;
 use fs::op::Op;
 use fs::overlay::Below;
 use fs::tree::View;
-use std::time::SystemTime;
 
 /// Inodes without a name that are released at once, at most: others wait for the lock, too.
 const RELEASED_MAX: usize = 64;
@@ -28,16 +26,6 @@ pub struct Turn<'t> {
     pub(super) disks: &'t Disks,
     /// What the call found missing.
     pub(super) wanted: Wanted,
-}
-
-/// The wall clock.
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let since = since.unwrap_or_default();
-    Time {
-        seconds: since.as_secs() as i64,
-        ns: since.subsec_nanos(),
-    }
 }
 
 impl Turn<'_> {
@@ -67,7 +55,7 @@ impl Turn<'_> {
         };
         let mut context = Call {
             caller,
-            now: now(),
+            now: os::since_1970().into(),
             below: &mut below,
             sink: &mut sink,
         };

@@ -7,7 +7,7 @@ use fs::log::Ticket;
 use std::time::Duration;
 
 /// A log in which nothing has happened for so long is digested, however little it has: so it costs no time after a cut.
-const IDLE: Duration = Duration::from_secs(2);
+pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// The digest's thread.

@@ -4,7 +4,6 @@ use super::device::DeviceArg;
 use crate::failure::Failure;
 use crate::launch::Says;
 use crate::size::Size;
-use ::fs::inode::Time;
 use ::fs::make::Make;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -12,7 +11,6 @@ use mount::engine::{Mode, make};
 use mount::media::{Access, DeviceError, Disks};
 use runtime::MediaOpenError;
 use std::path::PathBuf;
-use std::time::SystemTime;
 use uuid::Uuid;
 
 /// When calls return.
@@ -148,15 +146,6 @@ pub(super) fn open(devices: &[DeviceArg], access: Access, says: &Says) -> anyhow
     Ok(disks)
 }
 
-pub(super) fn now() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let since = since.unwrap_or_default();
-    Time {
-        seconds: since.as_secs() as i64,
-        ns: since.subsec_nanos(),
-    }
-}
-
 /// Makes an empty file system on devices, whatever they hold.
 pub(super) fn make_empty(devices: &[DeviceArg], disks: &Disks) -> anyhow::Result<Uuid> {
     let uuid = Uuid::new_v4();
@@ -166,7 +155,7 @@ pub(super) fn make_empty(devices: &[DeviceArg], disks: &Disks) -> anyhow::Result
             .iter()
             .map(|device| (device.spec.tier, Uuid::new_v4()))
             .collect(),
-        time: now(),
+        time: os::since_1970().into(),
         owner: (
             rustix::process::geteuid().as_raw(),
             rustix::process::getegid().as_raw(),
