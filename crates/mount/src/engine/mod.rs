@@ -15,6 +15,7 @@
 //! After a failed write of the log, or a failed digest, nothing changes any more ([`Failure`]). Reads go on.
 
 mod digester;
+mod due;
 mod failure;
 mod gate;
 mod hearing;

@@ -5,8 +5,7 @@
 //! directories that its user may search. What its user might do when it first asked it may do as long as it lives, as a process
 //! that has a file open.
 
-use super::state::DIGEST_PERCENT;
-use super::worker::IDLE;
+use super::due::{DIGEST_PERCENT, IDLE};
 use crate::window::Window;
 use base::{Instant, Machine};
 use fs::client::access::{APPEND_ONLY, EXECUTE, IMMUTABLE, READ, WRITE};

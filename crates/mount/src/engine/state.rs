@@ -1,5 +1,6 @@
 //! What the threads of an engine share under one lock: the client with what it has not digested, the log's writer, and those who wait.
 
+use super::due::DIGEST_PERCENT;
 use super::failure::Failure;
 use super::sharing::Sharing;
 use super::touches::Touches;
@@ -15,9 +16,6 @@ pub type Done = Box<dyn FnOnce(Result<(), Failure>) + Send>;
 
 /// A wait ends after this long at the latest, and looks again. So no thread relies on being woken.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
-
-/// Parts in 100 of the log from which on it is digested (Strata §3.3).
-pub(super) const DIGEST_PERCENT: u64 = 30;
 
 pub(crate) struct State {
     pub client: Client,

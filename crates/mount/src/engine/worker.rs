@@ -1,13 +1,11 @@
 //! The digest's thread.
 
+use super::due::IDLE;
 use super::shared::Shared;
 use super::state::{LOOK_AGAIN, Locked};
 use fs::digest::DigestError;
 use fs::log::Ticket;
 use std::time::Duration;
-
-/// A log in which nothing has happened for so long is digested, however little it has: so it costs no time after a cut.
-pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 impl Shared {
     /// The digest's thread.
