@@ -8,10 +8,9 @@ use crate::rack::{Layout, RackFleet, RackOptions, SECTOR_BYTES, SIM_PAGE_BYTES, 
 use crate::run::{AtCut, RunSpec};
 use crate::workload::{Mix, Pattern};
 use crate::world::{Canary, WorldOptions};
-use base::Duration;
 use base::device::{LIMIT, LatencyModel};
 use flash::{GcMode, Geometry, Timing};
-use host::gateway::Reads;
+use host::gateway::{REQUEST_TIMEOUT, Reads};
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::registry::Durability;
@@ -77,7 +76,7 @@ pub fn options(nodes: u32, geometry: Geometry, volumes: Vec<Layout>) -> RackOpti
         },
         scrub: scrub::Options::OFF,
         slow: slow::Rules::default(),
-        request_timeout: Duration::from_secs(30),
+        request_timeout: REQUEST_TIMEOUT,
         client_link: LINK,
         tors: Tors::One,
         egress: None,

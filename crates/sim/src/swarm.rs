@@ -25,7 +25,7 @@ use base::event::Event;
 use base::{Duration, Instant, NodeId, Rng};
 use flash::{GcMode, Geometry, Timing};
 use host::Central;
-use host::gateway::Reads;
+use host::gateway::{REQUEST_TIMEOUT, Reads};
 use host::node::UnitConfig;
 use rack::gc::{Coordination, TOR_LEASE};
 use rack::heal::Rules;
@@ -41,9 +41,6 @@ const EVENTS_SHOWN: usize = 12;
 /// Every request is answered this long after the faults stopped. Longest under way then: a ToR learns its vSSDs
 /// again within a second, requests are sent again after at most two.
 const ANSWER_NS: u64 = 20_000 * MILLISECOND;
-/// A node whose medium failed refuses writes until it starts again: that fault does not stop, and what waits for the
-/// node may wait until the gateway gives up.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// In some runs gateways give requests up while a node is only away.
 const REQUEST_TIMEOUT_SHORT: Duration = Duration::from_millis(60);
 
@@ -388,7 +385,7 @@ fn draw_rules(rng: &mut Rng) -> Rules {
     Rules {
         ask_every: ms(rng, &[50, 200]),
         silent_after: ms(rng, &[300, 1_000, 1_500]),
-        patience: ms(rng, &[3_000, 10_000, 30_000]),
+        patience: ms(rng, &[3_000, 10_000, 15_000]),
         rejoin_after: ms(rng, &[100, 1_000, 3_000]),
         rebuild_after: ms(rng, &[500, 3_000, 20_000]),
         joins_max: pick(rng, &[1, 4]),
@@ -674,6 +671,8 @@ fn draw_run(fleet: &RackFleet, seed: u64, swarm: SwarmOptions, heals: bool, rng:
         faults,
         net_faults,
         calm_ns: span_ns,
+        // A node whose medium failed refuses writes until it starts again: that fault does not stop, and what waits for the
+        // node may wait until the gateway gives up.
         answer_ns: if media_fails {
             ANSWER_NS + REQUEST_TIMEOUT.as_nanos() as u64
         } else {

@@ -1,6 +1,7 @@
 //! Nodes go for ever, or for long, or come back as strangers, while clients go on: the rack heals itself.
 
 use base::{Duration, Rng};
+use host::gateway::REQUEST_TIMEOUT;
 use rack::heal::Rules;
 use rack::lease::LAPSES_AFTER;
 use rack::registry::{Durability, SetRecord};
@@ -174,6 +175,49 @@ fn two_sets_of_a_volume_lose_their_primaries_one_after_the_other() {
             run.fleet().records()[0].sets.iter().all(SetRecord::is_whole),
             "seed {seed}"
         );
+    }
+}
+
+/// Bug: all members of a set lost power, and one stayed away for ever. The requests that waited failed. Cause: the healing waited as long
+/// for what that member may have in memory as requests wait for an answer. Fix: it waits half as long.
+#[test]
+fn no_request_fails_while_the_memory_of_a_member_that_is_gone_is_waited_for() {
+    assert!(Rules::default().writes_wait() < REQUEST_TIMEOUT * 3 / 4);
+    for seed in 0..8 {
+        let layout = small::layout(PAGES, 2, Durability::Memory);
+        let mut fleet = rack_of(vec![layout], 1, seed);
+        let host = usize::from(fleet.records()[0].sets[0].replicas[seed as usize % 2].node);
+        fleet.operate(
+            Control {
+                heal: Some(Rules::default()),
+                ..Control::sound(seed, Duration::from_secs(1))
+            },
+            Vec::new(),
+        );
+        let down_ns = 20 * MILLISECOND;
+        let spec = spec(&fleet, seed);
+        let mut run = Run::new(
+            fleet,
+            RunSpec {
+                faults: vec![
+                    (SECOND, Fault::Gone { host }),
+                    (SECOND + MILLISECOND, Fault::PowerLoss { down_ns }),
+                ],
+                calm_ns: 2 * SECOND,
+                answer_ns: 40 * SECOND,
+                ..spec
+            },
+        );
+        let outcome = run.execute();
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        let tells = |name: &str| {
+            outcome
+                .events
+                .iter()
+                .any(|event| event.to_string().contains(name))
+        };
+        assert!(tells("member-expelled"), "seed {seed}");
+        assert!(!tells("request-failed"), "seed {seed}");
     }
 }
 

@@ -13,7 +13,7 @@ use base::{Addr, NodeId};
 use clap::{Args, ValueEnum};
 use flash::{GcMode, Timing};
 use host::Central;
-use host::gateway::Reads;
+use host::gateway::{REQUEST_TIMEOUT, Reads};
 use rack::gc::Coordination;
 use rack::heal::Rules;
 use rack::level::{self, Levels};
@@ -681,7 +681,12 @@ fn heal(rebuild_after_s: Option<u64>) -> anyhow::Result<Rules> {
 }
 
 fn request_timeout(seconds: Option<u64>) -> anyhow::Result<Duration> {
-    let seconds = within("request_timeout_s", seconds.unwrap_or(30), 1, 3600)?;
+    let seconds = within(
+        "request_timeout_s",
+        seconds.unwrap_or(REQUEST_TIMEOUT.as_secs()),
+        1,
+        3600,
+    )?;
     Ok(Duration::from_secs(seconds))
 }
 

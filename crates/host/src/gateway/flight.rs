@@ -38,6 +38,10 @@ const ASKED_MAX: u8 = 2;
 /// The gateway looks through its unanswered work at most this often.
 pub(super) const SCAN_EVERY: Duration = Duration::from_millis(2);
 
+/// What a request waits for an answer, if nothing else is configured: longer than the healing takes
+/// ([`rack::heal::Rules::writes_wait`]).
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How a gateway is set up.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {

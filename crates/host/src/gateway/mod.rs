@@ -30,7 +30,7 @@ mod traffic;
 mod volumes;
 
 pub use control::NodeAnswer;
-pub use flight::{GatewayConfig, GatewayStats};
+pub use flight::{GatewayConfig, GatewayStats, REQUEST_TIMEOUT};
 pub use lead::Charge;
 pub use readers::Reads;
 pub use shape::Shaping;
