@@ -82,6 +82,7 @@ done
 
 for name in tor1 node1 node2 node3 tor2 gateway1 gateway2; do
     [[ $(level 2) != 2 ]] || fail "the level has risen before $name was replaced"
+    curl -sf "$(control 1)/metrics" | grep -q "^switchyard_rack_level_waits_for{} [1-9]" || fail "no metric says that the level waits"
     stop "$name"
     since=$(date +%s)
     new "$name"
@@ -121,6 +122,7 @@ stop tor2
 old tor2
 await 10 1 logged gateway1 tor-refused
 [[ -n $before ]] || await 5 1 logged tor2 tor-refused
+rack 1 status | grep "^ToR.*does not serve: the rack is at level 2" >/dev/null || { rack 1 status >&2; fail "the status does not say why"; }
 stop tor2
 new tor2
 echo "· a node of the version before is refused, and the rack goes on without it"

@@ -30,7 +30,7 @@ pub enum Isolation {
 pub enum PlacementError {
     /// Too few servers answer.
     #[error(
-        "{replicas} replicas need as many nodes, and {nodes} are there: add nodes or ask for fewer replicas"
+        "{replicas} replicas need as many nodes, and {nodes} answer: start or add nodes, or ask for fewer replicas"
     )]
     TooFewNodes {
         /// Replicas asked for.

@@ -173,6 +173,9 @@ pub fn text(part: &Part) -> Result<String, Refusal> {
     if let Some(tor) = &status.tor {
         tor_counters(&mut page, tor);
     }
+    if let Some(rack) = &status.rack {
+        rack_series(&mut page, rack);
+    }
     for tor in &status.tors {
         let labels = vec![("tor", tor.addr.clone())];
         page.level(
@@ -248,6 +251,20 @@ fn gateway_counters(page: &mut Page, gateway: &api::GatewayCounters) {
         &none,
         gateway.in_flight as f64,
     );
+}
+
+fn rack_series(page: &mut Page, rack: &api::Rack) {
+    let none = Vec::new();
+    page.level(
+        "rack_level",
+        "The level that all parts of the rack serve at",
+        &none,
+        rack.level.into(),
+    );
+    let help = "The newest level that this program knows";
+    page.level("rack_level_newest", help, &none, rack.newest.into());
+    let help = "Parts that the next level waits for";
+    page.level("rack_level_waits_for", help, &none, rack.waits_for.len() as f64);
 }
 
 fn tor_counters(page: &mut Page, tor: &api::TorCounters) {

@@ -201,10 +201,11 @@ pub fn programs(rack: &Rack) -> String {
 /// The two ToRs, one a line.
 pub fn tors(tors: &[Tor]) -> String {
     let line = |tor: &Tor| {
-        let how = match (tor.answers, tor.used) {
-            (true, true) => "is used",
-            (true, false) => "stands by",
-            (false, _) => "does not answer",
+        let how = match (&tor.refused, tor.answers, tor.used) {
+            (Some(refused), ..) => format!("does not serve: {refused}"),
+            (None, true, true) => "is used".to_owned(),
+            (None, true, false) => "stands by".to_owned(),
+            (None, false, _) => "does not answer".to_owned(),
         };
         format!("ToR   {:<22} {how}\n", tor.addr)
     };
@@ -250,6 +251,7 @@ mod tests {
             addr: format!("10.0.0.{end}:8888"),
             answers,
             used,
+            refused: None,
         };
         let text = tors(&[tor(1, false, false), tor(2, true, true)]);
         assert_eq!(
@@ -257,6 +259,11 @@ mod tests {
             "ToR   10.0.0.1:8888          does not answer\nToR   10.0.0.2:8888          is used\n"
         );
         assert_eq!(tors(&[]), "");
+        let refused = Tor {
+            refused: Some("the rack is at level 2".to_owned()),
+            ..tor(1, true, true)
+        };
+        assert!(tors(&[refused]).contains("does not serve: the rack is at level 2"));
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub struct Status {
     pub gateway: Option<GatewayCounters>,
     /// The ToR's counters.
     pub tor: Option<TorCounters>,
-    /// The ToRs as this part sees them, if it knows two.
+    /// The ToRs as this part sees them, if it knows two, or the only one does not serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tors: Vec<Tor>,
     /// The volumes.
@@ -104,6 +104,9 @@ pub struct Tor {
     pub answers: bool,
     /// Requests go by it.
     pub used: bool,
+    /// Why it does not serve at the rack's level, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 /// The rack's level, and the programs of its parts.

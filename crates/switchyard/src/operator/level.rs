@@ -3,9 +3,10 @@
 use super::part::Part;
 use super::refusal::Refusal;
 use crate::control::api;
+use base::Addr;
 use host::Gateway;
 use host::operator::{Command, Done};
-use rack::level::{self, Part as Named, Software};
+use rack::level::{self, Mismatch, Part as Named, Software};
 use rack::registry::parse_addr;
 
 impl Part {
@@ -38,6 +39,17 @@ impl Part {
             waits_for: waits_for.iter().map(ToString::to_string).collect(),
             parts: told.into_iter().map(program).collect(),
         })
+    }
+
+    /// The ToRs that do not know the rack's level, and what to do.
+    pub(super) fn refused_tors(&self, level: u8) -> Result<Vec<(Addr, String)>, Refusal> {
+        let refused = self.gateway(|gateway, _| {
+            let refused = gateway.tors().iter().filter(|tor| tor.is_refused);
+            let refused = refused.filter_map(|tor| Some((tor.addr, tor.last.clone()?.1)));
+            refused.collect::<Vec<_>>()
+        })?;
+        let why = |(addr, software)| Some((addr, Mismatch::check(level, &software).err()?.to_string()));
+        Ok(refused.into_iter().filter_map(why).collect())
     }
 }
 

@@ -102,7 +102,9 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
         status.volumes = part.volumes()?;
         status.nodes = part.nodes()?;
         status.rebalancing = part.rebalances()?;
-        status.rack = Some(part.rack()?);
+        let rack = part.rack()?;
+        note_refused(&mut status.tors, part.refused_tors(rack.level)?);
+        status.rack = Some(rack);
     } else {
         for id in part.local_nodes() {
             let addr = part.node(id, |node, _| node.config().addr)?.unwrap_or(Addr::NONE);
@@ -140,6 +142,7 @@ fn tors(part: &Part) -> Result<Vec<api::Tor>, Refusal> {
         addr: seen.tor.to_string(),
         answers: seen.answers,
         used: seen.used,
+        refused: None,
     };
     let mut tors: Vec<api::Tor> = match part.has_gateway() {
         true => part.gateway(move |gateway, _| gateway.uplink().seen().map(tor).collect())?,
@@ -154,6 +157,22 @@ fn tors(part: &Part) -> Result<Vec<api::Tor>, Refusal> {
         tors.clear();
     }
     Ok(tors)
+}
+
+/// Takes note of the ToRs that do not serve, and why.
+fn note_refused(tors: &mut Vec<api::Tor>, refused: Vec<(Addr, String)>) {
+    for (addr, why) in refused {
+        let addr = addr.to_string();
+        match tors.iter_mut().find(|tor| tor.addr == addr) {
+            Some(tor) => tor.refused = Some(why),
+            None => tors.push(api::Tor {
+                addr,
+                answers: true,
+                used: true,
+                refused: Some(why),
+            }),
+        }
+    }
 }
 
 fn tor_counters(tor: &host::Tor) -> api::TorCounters {
