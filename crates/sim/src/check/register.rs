@@ -265,7 +265,10 @@ impl Block {
     fn lose_power(&mut self, now: u64, flushed_before: u64, certain: bool) {
         let candidates = self.candidates(self.durable_bar(flushed_before, false));
         let untold = self.candidates(self.durable_bar(flushed_before, true));
-        let under_way: SmallVec<[Cluster; 1]> = self.live.iter().filter(|c| c.f == NEVER).copied().collect();
+        // A read may have seen a write that is under way. If power takes it, it takes effect once more.
+        let again = |write: &Cluster| Cluster { f: NEVER, ..*write };
+        let under_way = self.live.iter().filter(|c| c.acked == NEVER && c.id != UNDECIDED);
+        let under_way: SmallVec<[Cluster; 1]> = under_way.map(again).collect();
         let lost = self.lost;
         *self = Self::new();
         self.lost = lost;
@@ -382,8 +385,8 @@ impl Checker {
         let (flushed_before, durability) = (self.flushed_before, self.durability);
         for block in self.range(first, count) {
             let all = block.live.iter_mut().chain(&mut block.rollback);
-            // It is missing only if a read saw it before power was lost: then it became a candidate.
-            if let Some(cluster) = all.into_iter().find(|c| c.id == id) {
+            // There may be two: one that was seen before power was lost, and what takes effect after it.
+            for cluster in all.filter(|c| c.id == id) {
                 cluster.f = cluster.f.min(now);
                 cluster.acked = now;
                 cluster.vouched = true;

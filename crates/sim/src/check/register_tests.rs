@@ -145,6 +145,26 @@ fn an_unanswered_write_may_take_effect_late_but_not_twice() {
     assert!(!read(&mut c, 3, 12, 13));
 }
 
+/// Bug: a write that was under way when power was lost, and that a read had seen, took effect after the loss, too. The checker called that
+/// stale. A gateway sends again what was not answered, so the value comes, goes with power, and comes again.
+#[test]
+fn a_write_under_way_that_was_seen_and_lost_takes_effect_again() {
+    for loss in [Loss::Possible, Loss::Certain] {
+        let mut c = checker();
+        write(&mut c, 1, 1, 2);
+        flush(&mut c, 3);
+        c.write_started(at(5), 0, 1, 2, false, false);
+        assert!(read(&mut c, 2, 6, 7));
+        c.power_loss(at(10), |_| loss);
+        assert!(read(&mut c, 1, 11, 12), "nobody was told that it is there");
+        c.write_acked(at(20), CLIENT, 0, 1, 2);
+        assert!(read(&mut c, 2, 21, 22));
+        assert!(!read(&mut c, 1, 23, 24), "it was acknowledged");
+        write(&mut c, 3, 25, 26);
+        assert!(!read(&mut c, 2, 27, 28), "it takes effect once");
+    }
+}
+
 #[test]
 fn a_new_value_once_seen_is_not_unseen() {
     let mut c = checker();
