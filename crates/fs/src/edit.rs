@@ -25,7 +25,7 @@ pub enum Room {
 }
 
 /// Places that are reserved at a time, at least: so nodes lie one behind the other.
-const STOCK: usize = 32;
+pub(crate) const STOCK: usize = 32;
 
 impl Tree {
     /// Sets the value of a key. It has at most 1024 bytes.
@@ -67,6 +67,11 @@ impl Tree {
     /// Blocks that one change takes, at most: on each level it makes two nodes new and splits one.
     pub(crate) fn places_max(&self) -> usize {
         3 * (usize::from(self.top.level) + 1) + 2
+    }
+
+    /// Nodes of the tree, at most.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes
     }
 
     /// Blocks that a commit takes beside the changed nodes, at most: for each zone a bitmap; nodes with records of zones, each a
@@ -360,6 +365,7 @@ impl Tree {
     /// Adds a node.
     fn add(&mut self, node: Node) -> Pointer {
         let pointer = self.new_pointer();
+        self.nodes = self.nodes.saturating_add(1);
         self.cache.insert(pointer, Arc::new(node));
         pointer
     }
@@ -458,6 +464,7 @@ impl Tree {
             };
             self.cache.remove(pointer.place);
             self.drop_place(pointer);
+            self.nodes -= 1;
             if self.top == Top::default() {
                 return;
             }
@@ -485,6 +492,7 @@ impl Tree {
         let mut right_node = self.cache.remove(right_new.place).expect("it was read");
         if self.cache.at_mut(slots[0]).join(Arc::make_mut(&mut right_node)) {
             self.drop_place(right_new);
+            self.nodes -= 1;
             self.cache.at_mut(above).apply(&Node::without(right));
             return true;
         }

@@ -27,6 +27,10 @@ pub const LEVELS_MAX: usize = 12;
 const LEAF_HEAD_BYTES: usize = KEY_BYTES + 2;
 /// Bytes of an entry of an inner node.
 pub const INNER_BYTES: usize = KEY_BYTES + 16;
+/// Children of a node, at most.
+pub const CHILDREN_MAX: u64 = (CAPACITY / INNER_BYTES) as u64;
+/// Children of a node that is not on top, at least.
+pub const CHILDREN_MIN: u64 = (FILL_MIN / INNER_BYTES) as u64;
 const ENTRY_BYTES_MAX: usize = LEAF_HEAD_BYTES + VALUE_BYTES_MAX;
 /// Entries of a node, at most: of a leaf without values.
 const ENTRIES_MAX: usize = CAPACITY / LEAF_HEAD_BYTES;

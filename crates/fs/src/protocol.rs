@@ -413,6 +413,8 @@ impl Answer {
                     u64::from(budget.is_shared),
                     budget.key,
                     budget.held,
+                    budget.nodes,
+                    budget.generation,
                 ])
             }
             Self::Closed(why) => Emit::new(8).u64s(&[*why as u64]),
@@ -515,6 +517,8 @@ impl Answer {
                 is_shared: parse.flag()?,
                 key: parse.u64()?,
                 held: parse.u64()?,
+                nodes: parse.u64()?,
+                generation: parse.u64()?,
             },
         })
     }
@@ -581,6 +585,8 @@ mod tests {
             is_shared: true,
             key: 4,
             held: 5,
+            nodes: 6,
+            generation: 7,
         };
         vec![
             Answer::Welcome(welcome),

@@ -7,7 +7,7 @@
 use crate::cache::Cache;
 use crate::format::{Damage, Key, Kind, Place, Pointer, Root, Sort, unseal};
 use crate::media::{Error, Media, Volume, read_block};
-use crate::node::{LEVELS_MAX, Node, Raw};
+use crate::node::{CHILDREN_MAX, LEVELS_MAX, Node, Raw};
 use crate::space::{Space, ZoneId};
 use crate::value::ZoneRecord;
 use core::ops::{Deref, Range, RangeInclusive};
@@ -69,6 +69,8 @@ pub struct Tree {
     /// The root that is being written.
     pub(crate) planned: Option<Root>,
     pub(crate) top: Top,
+    /// Nodes of the tree that changes, at most.
+    pub(crate) nodes: u64,
     /// The root that changes are for.
     pub(crate) generation: u64,
     pub(crate) next_inode: u64,
@@ -120,6 +122,7 @@ impl Tree {
                 pointer: root.tree,
                 level: root.level,
             },
+            nodes: 0,
             generation: root.generation + 2,
             next_inode: root.next_inode,
             next_log: root.next_log,
@@ -182,7 +185,36 @@ impl Tree {
         let is_kept =
             |id: &ZoneId| tree.space.record(*id).bitmap.place != Place::NONE && tree.space.is_hollow(*id);
         tree.hollow = ids.into_iter().filter(is_kept).collect();
+        tree.nodes = tree.nodes_max(media);
         Ok(tree)
+    }
+
+    /// Nodes of the tree, at most: the two uppermost levels say how many there are on three.
+    fn nodes_max(&mut self, media: &dyn Media) -> u64 {
+        let Top { pointer, level } = self.top;
+        if pointer.place == Place::NONE {
+            return 0;
+        }
+        let (mut nodes, mut of_level, mut known) = (1, 1, level);
+        let mut upper = vec![pointer];
+        while known > level.saturating_sub(2) {
+            let mut lower = Vec::new();
+            for pointer in upper {
+                // What cannot be read is told when it is needed.
+                match self.load(media, pointer, known) {
+                    Ok(node) => lower.extend((0..node.count()).map(|index| node.child(index))),
+                    Err(_) => return u64::MAX,
+                }
+            }
+            (of_level, known) = (lower.len() as u64, known - 1);
+            nodes += of_level;
+            upper = lower;
+        }
+        for _ in 0..known {
+            of_level = of_level.saturating_mul(CHILDREN_MAX);
+            nodes = of_level.saturating_add(nodes);
+        }
+        nodes
     }
 
     /// Keeps whole what the root before needs, as far as it can be read.

@@ -2,6 +2,7 @@
 
 use crate::common::{Rig, assert_clean, make};
 use fs::check::check;
+use fs::client::Budget;
 use fs::edit::Room;
 use fs::format::{Key, Kind, Place, ZONE_BLOCKS};
 use fs::media::{Error, Media};
@@ -34,6 +35,58 @@ fn fill(rig: &mut Rig) {
             }
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// What promises count on: many changes of few nodes take no more than all nodes, however often they are committed.
+#[test]
+fn changes_take_no_more_room_than_is_promised() {
+    for seed in 0..24 {
+        let mut rig = Rig::new(&[6000], seed);
+        rig.disks.records = false;
+        rig.inodes = 1 + seed % 7;
+        rig.value_bytes = 300;
+        for _ in 0..rig.rng.below(600) {
+            rig.change();
+        }
+        for _ in 0..3 {
+            rig.commit();
+        }
+        rig.check_committed();
+        let budget = Budget::of(&rig.tree, &[0]);
+        let (before, mut keys) = (rig.tree.room(), 0);
+        let commits = [0.0, 0.01, 0.3][seed as usize % 3];
+        for _ in 0..1500 {
+            let key = rig.key();
+            match rig.rng.below(3) {
+                0 => {
+                    let removed = rig.tree.remove(&rig.disks, key).expect("it is not full");
+                    assert_eq!(removed, rig.model.remove(&key).is_some());
+                }
+                _ => {
+                    let value = vec![7; rig.rng.below(301) as usize];
+                    let done = rig.tree.insert(&rig.disks, key, &value, Room::Normal);
+                    done.expect("it is not full");
+                    rig.model.insert(key, value);
+                }
+            }
+            keys += 1;
+            let taken = before.saturating_sub(rig.tree.room());
+            assert!(
+                taken <= budget.for_tree(keys, 0),
+                "seed {seed}: {taken} blocks for {keys} keys"
+            );
+            if rig.rng.chance(commits) {
+                rig.commit();
+                keys += 1;
+            }
+        }
+        assert!(
+            budget.for_tree(keys, 0) < keys * budget.key,
+            "all nodes are fewer than each key's"
+        );
+        rig.commit();
+        rig.check_committed();
     }
 }
 

@@ -60,7 +60,7 @@ fn random_changes_commits_and_openings_do_what_a_map_does() {
         }
         rig.commit();
         rig.verify();
-        rig.check();
+        rig.check_committed();
         rig.reopen();
         rig.verify();
     }

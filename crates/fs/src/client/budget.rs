@@ -4,6 +4,8 @@
 //! own fit into the [`Budget`]. A promise ends when its operation is in the tree, and the budget is then read anew. `docs/format/fs.md`,
 //! "Room", has the argument.
 
+use crate::edit::STOCK;
+use crate::node::{CHILDREN_MIN, LEVELS_MAX};
 use crate::op::{Action, Allocation, Op, blocks_of};
 use crate::tree::Tree;
 use crate::value::ExtentRecord;
@@ -24,17 +26,25 @@ pub struct Budget {
     pub key: u64,
     /// That come free with the next commits.
     pub held: u64,
+    /// Nodes of the tree, at most.
+    pub nodes: u64,
+    /// The root that changes are for.
+    pub generation: u64,
 }
 
 /// Keys that the digest of one operation changes, at most: what it asks for room in front of each.
 const KEYS_OF_OPERATION: u64 = 9;
-/// Levels that the tree grows before a budget is read anew, at most. A third one takes 7,000 splits of nodes, for each of which a key has
-/// promised ten times what it takes.
-const LEVELS: u64 = 2;
 /// Blocks of a key for each level: see [`Tree::places_max`].
 const BLOCKS_OF_LEVEL: u64 = 3;
 /// What the reserve grows with a level: see [`Tree::reserve_blocks`].
 const RESERVE_OF_LEVEL: u64 = 52;
+/// Roots whose nodes are there at a time: the one that is made, the newest, and the one before it.
+const ROOTS: u64 = 3;
+/// Bytes of a leaf that one changed key adds, at most, and one record of an extent.
+const BYTES_OF_KEY: u64 = 320;
+const BYTES_OF_RECORD: u64 = 64;
+/// Bytes that are added between two splits of nodes, at least, but for one split of each node.
+const BYTES_OF_SPLIT: u64 = 986;
 
 impl Budget {
     /// Of a tree for one log, whose records' data go to `devices`.
@@ -48,27 +58,56 @@ impl Budget {
         let known = |device: &&u8| usize::from(**device) < tree.devices();
         let room = |device: u8| tree.space.room(device);
         let key = tree.places_max() as u64;
-        let checks = KEYS_OF_OPERATION * (key + BLOCKS_OF_LEVEL);
+        let nodes = tree.nodes();
+        let levels = levels_more(tree, nodes);
+        let checks = KEYS_OF_OPERATION * (key + levels * BLOCKS_OF_LEVEL);
         let held = |device: u8| tree.free(device) - room(device);
         Self {
             growth: tree
                 .room()
-                .saturating_sub(tree.reserve_blocks() + RESERVE_OF_LEVEL + checks),
+                .saturating_sub(tree.reserve_blocks() + levels * RESERVE_OF_LEVEL + checks),
             deletion: tree.room().saturating_sub(checks),
             data: others.iter().filter(known).map(|device| room(*device)).sum(),
             is_shared,
-            key: key + LEVELS * BLOCKS_OF_LEVEL,
+            key: key + (levels + 1) * BLOCKS_OF_LEVEL,
             held: held(0)
                 + others
                     .iter()
                     .filter(known)
                     .map(|device| held(*device))
                     .sum::<u64>(),
+            nodes,
+            generation: tree.generation(),
         }
     }
 }
 
+/// Levels that a tree grows before a budget is read anew, at most: it has no more leaves than splits make of what it has, each of which has
+/// promised a block of each root, and has room in each node for so many children at least.
+fn levels_more(tree: &Tree, nodes: u64) -> u64 {
+    let leaves = nodes.saturating_mul(2).saturating_add(tree.room() / ROOTS);
+    // The one on top has two children.
+    let children = |level: u64| 2 * CHILDREN_MIN.saturating_pow(level.saturating_sub(1) as u32);
+    let level = u64::from(tree.levels()).saturating_sub(1);
+    let more = (1..).find(|more| children(level + more) > leaves);
+    more.expect("a level more has no room") - 1
+}
+
 impl Budget {
+    /// Blocks that the tree takes for changes of so many keys and records of extents, at most, however many commits there are between.
+    /// `docs/format/fs.md`, "Room", has the argument.
+    pub fn for_tree(&self, keys: u64, records: u64) -> u64 {
+        let each = keys.saturating_mul(self.key).saturating_add(records);
+        let bytes = keys.saturating_mul(BYTES_OF_KEY);
+        let bytes = bytes.saturating_add(records.saturating_mul(BYTES_OF_RECORD));
+        let leaves = self
+            .nodes
+            .saturating_mul(2)
+            .saturating_add(bytes / BYTES_OF_SPLIT);
+        let nodes = leaves.saturating_add(leaves / (CHILDREN_MIN - 1) + LEVELS_MAX as u64);
+        each.min(nodes.saturating_mul(ROOTS).saturating_add(2 * STOCK as u64))
+    }
+
     /// Blocks that files can take, with what will come free. Calls that are not in the tree yet were promised far more than they take: that is
     /// no news for `df`.
     pub(crate) fn for_files(&self) -> u64 {
@@ -110,7 +149,7 @@ impl Cost {
         let touched = |offset: u64, bytes: u64| blocks_of(offset.saturating_add(bytes)) - offset / 4096;
         let extents = |blocks: u64| blocks.div_ceil(ExtentRecord::BLOCKS_MAX);
         match &op.action {
-            // The inode, its name, the directory, a target; a long target is data.
+            // The inode, its name, the directory, and a target, which has as many bytes as three keys; a long target is data.
             Action::Create { target, .. } => match target.is_empty() {
                 true => grows(3, 0, 0),
                 false => grows(6, EDGES + 1, 1),
@@ -121,7 +160,8 @@ impl Cost {
             Action::Rename { .. } => grows(10, 0, 0),
             Action::Set(_) => deletes(1),
             Action::Attribute { value: None, .. } => deletes(2),
-            Action::Attribute { .. } => grows(2, 0, 0),
+            // The inode, and the attribute: a value has as many bytes as four keys.
+            Action::Attribute { .. } => grows(5, 0, 0),
             Action::Release => deletes(4),
             Action::Truncate { size } if size % 4096 == 0 => Self {
                 records: EDGES,
@@ -171,11 +211,11 @@ impl Cost {
 
 /// Records of the extents that the ends of a range cut, and of the changed ranges beside them.
 const EDGES: u64 = 8;
-/// Keys of a call that takes room for data: three of the data, one of the mode, two of an attribute.
-const KEYS_OF_CALL: u64 = 6;
+/// Keys of a call that takes room for data: three of the data, one of the mode, five of an attribute.
+const KEYS_OF_CALL: u64 = 9;
 /// Blocks of data for each block that describes them, at least: a record of a single block, with its key, has 33 bytes, and a node is half full.
 const DATA_OF_METADATA: u64 = 62;
-/// Refusals while nothing is promised, after which room does not come any more: what a commit frees is free two commits later.
+/// Roots after a refusal while nothing is promised, after which room does not come any more: what a commit frees is free two commits later.
 const WAITS_MAX: u32 = 3;
 
 /// What is promised.
@@ -185,6 +225,8 @@ pub(crate) struct Ledger {
     /// Of each frame that is not in the tree.
     frames: VecDeque<(u64, Cost)>,
     sum: Cost,
+    /// The root before which a call was refused while nothing was promised; how many there were since.
+    refused: Option<u64>,
     waits: u32,
 }
 
@@ -199,6 +241,10 @@ pub(crate) enum NoRoom {
 
 impl Ledger {
     pub(crate) fn set(&mut self, budget: Budget) {
+        if self.refused.is_some_and(|before| before != budget.generation) {
+            self.refused = None;
+            self.waits += 1;
+        }
         self.budget = budget;
     }
 
@@ -208,12 +254,10 @@ impl Ledger {
 
     /// Blocks of device 0 for the tree, and for data.
     fn blocks(&self, cost: Cost) -> u64 {
-        let Budget {
-            data, is_shared, key, ..
-        } = self.budget;
+        let Budget { data, is_shared, .. } = self.budget;
         // The position of the log is a key of each digest, which takes a frame at least.
         let keys = cost.keys.saturating_add(self.frames.len() as u64 + 1);
-        let tree = keys.saturating_mul(key).saturating_add(cost.records);
+        let tree = self.budget.for_tree(keys, cost.records);
         match (cost.data.saturating_sub(data), is_shared) {
             (1.., false) => u64::MAX,
             (spilled, _) => tree.saturating_add(spilled),
@@ -232,9 +276,11 @@ impl Ledger {
             self.waits = 0;
             return Ok(());
         }
-        let is_waiting = !self.frames.is_empty();
-        if is_waiting || (self.budget.held > 0 && self.waits < WAITS_MAX) {
-            self.waits += u32::from(!is_waiting);
+        if !self.frames.is_empty() {
+            return Err(NoRoom::Yet);
+        }
+        if self.budget.held > 0 && self.waits < WAITS_MAX {
+            self.refused = Some(self.budget.generation);
             return Err(NoRoom::Yet);
         }
         self.waits = 0;
@@ -266,5 +312,49 @@ impl Ledger {
             self.sum = self.sum.less(*cost);
             self.frames.pop_front();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: calls of several threads were refused while nothing was promised, each of them counted, and the last one was told that the
+    /// devices are full before there was a commit. What was held came free with the next one.
+    #[test]
+    fn a_call_waits_for_commits_however_many_calls_are_refused() {
+        let mut budget = Budget {
+            key: 10,
+            held: 1_000,
+            nodes: 1_000,
+            generation: 5,
+            ..Budget::default()
+        };
+        let mut ledger = Ledger::default();
+        ledger.set(budget);
+        let cost = Cost {
+            keys: 3,
+            growing: 1,
+            ..Cost::default()
+        };
+        for _ in 0..2 {
+            for _ in 0..20 {
+                assert_eq!(ledger.admit(cost), Err(NoRoom::Yet));
+                ledger.set(budget);
+            }
+            budget.generation += 1;
+            ledger.set(budget);
+        }
+        budget.growth = 100;
+        ledger.set(budget);
+        assert_eq!(ledger.admit(cost), Ok(()));
+        budget.growth = 0;
+        for _ in 0..WAITS_MAX {
+            ledger.set(budget);
+            assert_eq!(ledger.admit(cost), Err(NoRoom::Yet));
+            budget.generation += 1;
+        }
+        ledger.set(budget);
+        assert_eq!(ledger.admit(cost), Err(NoRoom::Ever));
     }
 }

@@ -6,6 +6,7 @@
 
 use base::{MediaError, Rng};
 use fs::check::{Report, check};
+use fs::client::Budget;
 use fs::edit::Room;
 use fs::format::{BLOCK_BYTES, Block, Key, Kind, Place, Tier};
 use fs::inode::Time;
@@ -340,6 +341,14 @@ impl Rig {
 
     pub fn check(&self) {
         assert_clean(&check(&self.disks));
+    }
+
+    /// The same after a commit: the tree knows how many nodes it has.
+    pub fn check_committed(&self) {
+        let report = check(&self.disks);
+        assert_clean(&report);
+        let nodes = Budget::of(&self.tree, &[0]).nodes;
+        assert!(nodes >= report.nodes, "{nodes} of {}", report.nodes);
     }
 }
 
