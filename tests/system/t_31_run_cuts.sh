@@ -31,15 +31,20 @@ new_files() {
     mount_files
 }
 run=("$SWITCHYARD" run --area "$area" --size 32MiB --match 'f*' --quiet)
+# What the area says of files: once when a file is new there, and once more with its date.
+descriptions() { "$SWITCHYARD" store dump "$area" 2>/dev/null | grep -c '"kind":"put".*"path"' || true; }
 # begin NAME [COMMAND…]: the program of run_cuts.py under `run`, until it is ready.
 begin() {
-    local name=$1
+    local name=$1 before until=$(( SECONDS + 120 ))
     shift
-    rm -f "$work/ready"
+    rm -f "$work/ready" "$work/ready.dated"
+    before=$(descriptions)
     "$@" "${run[@]}" -- python3 "$here/run_cuts.py" "$name" "$files" "$work/ready" 2>>"$work/run.err" &
     program=$!
     until [[ -e $work/ready ]]; do
         kill -0 "$program" 2>/dev/null || { cat "$work/run.err" >&2; fail "$name ended"; }
+        [[ $name != log ]] || (( $(descriptions) < before + 2 )) || touch "$work/ready.dated"
+        (( SECONDS < until )) || fail "$name is not ready"
         sleep 0.05
     done
 }
