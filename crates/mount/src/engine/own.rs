@@ -11,7 +11,9 @@
 //! What these bring into the cache is dropped, too: before they are let through, one more drop begins, and only the newest drop counts. When it has
 //! ended, all that was logged is made durable, and the lease is given back.
 //!
-//! No drop waits for a call that waits for a lease: a call that may lock pages of a file needs the lease of this file alone.
+//! No drop waits for a call that waits for a lease: a call that may lock pages of a file needs the lease of this file alone, and is held with the lease
+//! that leaves, whether it came before or since. A file of which others may read has no pages in the cache: of it only attributes are dropped, for which
+//! nobody waits.
 
 use super::failure::Failure;
 use super::state::State;
@@ -21,7 +23,7 @@ use fs::format::ROOT_INODE;
 use fs::grants::Rights;
 use fs::lease::{Client, Given, Input, Leases, Mode};
 use os::sync::Arc;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Calls that are held are let through if a drop takes longer.
 const DROP_SOON: base::Duration = base::Duration::from_micros(300);
@@ -34,8 +36,8 @@ pub trait Cache: Send + Sync {
     fn begin(&self);
     /// Whether names can be dropped by [`Self::begin`]. If not, none are to be kept.
     fn may_keep_names(&self) -> bool;
-    /// What is kept of an inode is to go. When it has gone, [`Engine::dropped`](super::Engine::dropped) is told the same numbers. This does not wait.
-    fn let_go(&self, inode: u64, number: u64);
+    /// What is kept of an inode is to go: its attributes, and if it `has_pages` its content, too. When it has gone, [`Engine::dropped`](super::Engine::dropped) is told the same numbers. This does not wait.
+    fn let_go(&self, inode: u64, number: u64, has_pages: bool);
 }
 
 /// Leases that a call of the own client has for its time.
@@ -58,11 +60,15 @@ struct Pin {
     count: u32,
     /// It was asked back, and whether a shared one may stay.
     recalled: Option<bool>,
+    /// Calls that came since.
+    held: Vec<(Wants, Resume)>,
 }
 
 /// A lease on its way back.
 struct Leaving {
     keeps_shared: bool,
+    /// The cache may have what the inode holds, and not only what it is.
+    has_pages: bool,
     /// The newest drop, and when it began.
     number: u64,
     began: Instant,
@@ -92,6 +98,8 @@ pub(crate) struct Own {
     pins: BTreeMap<u64, Pin>,
     leaving: BTreeMap<u64, Leaving>,
     asked: BTreeMap<u64, (Wants, Resume)>,
+    /// Directories whose entries the cache may have.
+    listed: BTreeSet<u64>,
     next_number: u64,
 }
 
@@ -104,6 +112,7 @@ impl Own {
             pins: BTreeMap::new(),
             leaving: BTreeMap::new(),
             asked: BTreeMap::new(),
+            listed: BTreeSet::new(),
             next_number: 0,
         }
     }
@@ -137,7 +146,20 @@ impl Own {
     /// Calls that wait.
     pub fn waiting(&self) -> usize {
         let leaving = self.leaving.values();
-        self.asked.len() + leaving.map(|it| it.held.len() + it.through.len()).sum::<usize>()
+        let pinned = self.pins.values().map(|pin| pin.held.len());
+        let leaving = leaving.map(|it| it.held.len() + it.through.len());
+        self.asked.len() + pinned.chain(leaving).sum::<usize>()
+    }
+
+    /// Calls that wait for a lease of an inode and may keep the cache waiting.
+    fn cached_calls(&mut self, inode: u64) -> Vec<(Wants, Resume)> {
+        let is_of = |wants: &Wants| wants.is_cached && wants.leases.iter().any(|(of, _)| *of == inode);
+        let asked = self.asked.iter().filter(|(_, (wants, _))| is_of(wants));
+        let asked: Vec<u64> = asked.map(|(request, _)| *request).collect();
+        asked
+            .into_iter()
+            .filter_map(|request| self.asked.remove(&request))
+            .collect()
     }
 
     /// A request is granted.
@@ -150,9 +172,11 @@ impl Own {
 
     /// All calls that wait look again.
     fn release(&mut self) -> impl Iterator<Item = Resume> + use<> {
-        self.pins.clear();
+        self.listed.clear();
+        let pinned = std::mem::take(&mut self.pins).into_values();
         let leaving = std::mem::take(&mut self.leaving).into_values();
         let held = leaving.flat_map(|it| it.through.into_iter().chain(it.held));
+        let held = held.chain(pinned.flat_map(|pin| pin.held));
         let asked = std::mem::take(&mut self.asked).into_values();
         held.chain(asked).map(|(_, resume)| resume)
     }
@@ -228,6 +252,13 @@ impl State {
         }
     }
 
+    /// The cache is told entries of a directory.
+    pub fn listed(&mut self, inode: u64) {
+        if let Some(own) = self.own() {
+            own.listed.insert(inode);
+        }
+    }
+
     /// Whether the cache may write back what it has of an inode: as long as the lease is there.
     pub fn may_write_back(&self, inode: u64) -> bool {
         let sharing = &self.sharing;
@@ -246,6 +277,12 @@ impl State {
         if let Some((inode, _)) = wants.leases.iter().copied().find(leaves) {
             let leaving = own.leaving.get_mut(&inode).expect("it was found");
             leaving.held.push((wants, resume));
+            return;
+        }
+        let is_recalled =
+            |(inode, _): &(u64, Mode)| own.pins.get(inode).is_some_and(|pin| pin.recalled.is_some());
+        if let Some((inode, _)) = wants.leases.iter().copied().find(is_recalled) {
+            own.pins.entry(inode).or_default().held.push((wants, resume));
             return;
         }
         let request = own.number();
@@ -275,13 +312,16 @@ impl State {
             if pin.count > 0 {
                 continue;
             }
-            let recalled = own.pins.remove(inode).and_then(|pin| pin.recalled);
+            let Pin { recalled, held, .. } = own.pins.remove(inode).unwrap_or_default();
             match own.leaving.get_mut(inode) {
-                // It was let through: the drop that counts may have ended meanwhile.
-                Some(_) => self.drop_again(*inode),
+                Some(leaving) => {
+                    // It was let through: the drop that counts may have ended meanwhile.
+                    leaving.held.extend(held);
+                    self.drop_again(*inode);
+                }
                 None => {
                     if let Some(may_share) = recalled {
-                        self.leave(*inode, may_share);
+                        self.leave(*inode, may_share, held);
                         self.drain(disks);
                     }
                 }
@@ -296,7 +336,7 @@ impl State {
         let number = own.number();
         if let Some(leaving) = own.leaving.get_mut(&inode) {
             (leaving.number, leaving.began) = (number, os::now());
-            own.cache.let_go(inode, number);
+            own.cache.let_go(inode, number, leaving.has_pages);
         }
     }
 
@@ -313,30 +353,39 @@ impl State {
             pin.recalled = Some(may_share && pin.recalled.unwrap_or(true));
             return;
         }
-        self.leave(inode, may_share);
+        self.leave(inode, may_share, Vec::new());
     }
 
     /// A lease goes back, when the cache has nothing of it.
-    fn leave(&mut self, inode: u64, keeps_shared: bool) {
+    fn leave(&mut self, inode: u64, keeps_shared: bool, mut held: Vec<(Wants, Resume)>) {
         // The kernel knows the root without having looked it up.
         let is_known = inode == ROOT_INODE || self.client.holds(inode);
         let is_cached = is_known || !self.is_durable(self.newest);
-        let Some(own) = self.own() else {
+        let leases = &self.sharing.leases;
+        let Some(own) = self.sharing.own.as_mut().filter(|own| own.is_shared) else {
             return;
         };
+        held.extend(own.cached_calls(inode));
         if !is_cached {
-            return self.give(inode, keeps_shared);
+            self.give(inode, keeps_shared);
+            return held.into_iter().for_each(|(_, resume)| resume(Pins::new()));
+        }
+        let has_pages =
+            leases.mode(own.client, inode) == Some(Mode::Exclusive) || own.listed.contains(&inode);
+        if !keeps_shared {
+            own.listed.remove(&inode);
         }
         let number = own.number();
         let leaving = Leaving {
             keeps_shared,
             number,
             began: os::now(),
-            held: Vec::new(),
+            has_pages,
+            held,
             through: Vec::new(),
         };
         own.leaving.insert(inode, leaving);
-        own.cache.let_go(inode, number);
+        own.cache.let_go(inode, number, has_pages);
     }
 
     /// Gives a lease back. What was logged is durable.
@@ -396,7 +445,7 @@ impl State {
                 let number = own.next_number + 1;
                 (leaving.number, leaving.began) = (number, now);
                 own.next_number = number;
-                own.cache.let_go(inode, number);
+                own.cache.let_go(inode, number, leaving.has_pages);
                 continue;
             }
             for (wants, resume) in std::mem::take(&mut leaving.through) {

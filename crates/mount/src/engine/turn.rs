@@ -117,6 +117,11 @@ impl Turn<'_> {
         self.state.may_write_back(inode)
     }
 
+    /// The caller's cache is told entries of a directory.
+    pub fn listed(&mut self, inode: u64) {
+        self.state.listed(inode);
+    }
+
     /// Whether others have logs.
     pub fn is_shared(&self) -> bool {
         self.state.is_shared()

@@ -18,8 +18,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a thread tells the kernel.
 enum Job {
-    /// To drop what it has of an inode, and the number of the drop.
-    Inode(u64, u64),
+    /// To drop what it has of an inode, the number of the drop, and whether pages are to go, too.
+    Inode(u64, u64, bool),
     /// To drop pages: of an inode, from an offset on, so many bytes. Then the flag is set.
     Pages(u64, (i64, i64), Arc<AtomicBool>),
 }
@@ -112,8 +112,8 @@ impl Cache for KernelCache {
         self.0.has_epochs.load(Ordering::Relaxed)
     }
 
-    fn let_go(&self, inode: u64, number: u64) {
-        self.push(Job::Inode(inode, number));
+    fn let_go(&self, inode: u64, number: u64, has_pages: bool) {
+        self.push(Job::Inode(inode, number, has_pages));
     }
 }
 
@@ -125,13 +125,14 @@ impl Shared {
     fn run(&self) {
         while let Some(job) = self.next() {
             let (inode, offset, bytes) = match &job {
-                Job::Inode(inode, _) => (*inode, 0, 0),
+                Job::Inode(inode, _, true) => (*inode, 0, 0),
+                Job::Inode(inode, _, false) => (*inode, -1, 0),
                 Job::Pages(inode, (offset, bytes), _) => (*inode, *offset, *bytes),
             };
             self.kernel
                 .notify(&Notification::InvalInode { inode, offset, bytes });
             match job {
-                Job::Inode(inode, number) => {
+                Job::Inode(inode, number, _) => {
                     let engine = self.engine.get().and_then(Weak::upgrade);
                     if let Some(engine) = engine {
                         engine.dropped(inode, number);

@@ -76,6 +76,7 @@ impl Server {
         let mut listed = vec![0; argument.size as usize];
         let filled = self.engine.turn(|turn| {
             way.may_read(turn, parent)?;
+            turn.listed(parent);
             let mut directory = Directory::new(&mut listed);
             match is_plus {
                 true => fill_plus(turn, (parent, argument.offset), &mut directory)?,

@@ -1,5 +1,7 @@
 //! A mount and programs with logs of their own beside it: each sees at once what the other does, whatever the kernel has in its caches.
 
+pub mod crowd;
+
 use crate::yard::{Process, Yard, disks, say};
 use libfs::{Errno, FileSystem, Open, Place, Rename, Wanted};
 use mount::engine::{Engine, Options};
