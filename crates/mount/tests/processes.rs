@@ -49,7 +49,7 @@ fn role_of_a_process() {
     let socket = directory.join("control");
     match words[0] {
         "daemon" => daemon(directory),
-        "member" => both::crowd::member(directory, words[2], words[3]),
+        "member" => both::crowd::member(directory, words[2], (words[3], words[4])),
         "mount" => both::mount(directory, words[2] == "classic"),
         "writer" => writer(
             &FileSystem::connect(&socket).expect("it is served"),

@@ -54,6 +54,13 @@ pub struct Wants {
     pub is_cached: bool,
 }
 
+impl Wants {
+    /// Whether the cache may wait for the call when it drops an inode.
+    fn locks(&self, inode: u64) -> bool {
+        self.is_cached && self.leases.iter().any(|(of, _)| *of == inode)
+    }
+}
+
 /// A lease that is used, and how often.
 #[derive(Default)]
 struct Pin {
@@ -69,6 +76,7 @@ struct Leaving {
     keeps_shared: bool,
     /// The cache may have what the inode holds, and not only what it is.
     has_pages: bool,
+    is_exclusive: bool,
     /// The newest drop, and when it began.
     number: u64,
     began: Instant,
@@ -79,11 +87,14 @@ struct Leaving {
 }
 
 impl Leaving {
-    fn deadline(&self) -> Option<Instant> {
+    /// When calls are let through, if there `are_asked` some beside those that are held.
+    fn deadline(&self, are_asked: bool) -> Option<Instant> {
         let is_cached = |(wants, _): &(Wants, Resume)| wants.is_cached;
         match self.through.is_empty() {
+            // No drop waits for calls, and they may not have their way under a shared lease.
+            _ if !self.is_exclusive => None,
             false => Some(self.began + DROP_BEGINS),
-            true if self.held.iter().any(is_cached) => Some(self.began + DROP_SOON),
+            true if are_asked || self.held.iter().any(is_cached) => Some(self.began + DROP_SOON),
             true => None,
         }
     }
@@ -140,7 +151,8 @@ impl Own {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.leaving.values().filter_map(Leaving::deadline).min()
+        let deadline = |(inode, leaving): (&u64, &Leaving)| leaving.deadline(self.has_asked(*inode));
+        self.leaving.iter().filter_map(deadline).min()
     }
 
     /// Calls that wait.
@@ -151,10 +163,14 @@ impl Own {
         self.asked.len() + pinned.chain(leaving).sum::<usize>()
     }
 
-    /// Calls that wait for a lease of an inode and may keep the cache waiting.
-    fn cached_calls(&mut self, inode: u64) -> Vec<(Wants, Resume)> {
-        let is_of = |wants: &Wants| wants.is_cached && wants.leases.iter().any(|(of, _)| *of == inode);
-        let asked = self.asked.iter().filter(|(_, (wants, _))| is_of(wants));
+    /// Whether calls have asked for a lease of an inode that may keep the cache waiting.
+    fn has_asked(&self, inode: u64) -> bool {
+        self.asked.values().any(|(wants, _)| wants.locks(inode))
+    }
+
+    /// Takes these calls.
+    fn take_asked(&mut self, inode: u64) -> Vec<(Wants, Resume)> {
+        let asked = self.asked.iter().filter(|(_, (wants, _))| wants.locks(inode));
         let asked: Vec<u64> = asked.map(|(request, _)| *request).collect();
         asked
             .into_iter()
@@ -357,7 +373,7 @@ impl State {
     }
 
     /// A lease goes back, when the cache has nothing of it.
-    fn leave(&mut self, inode: u64, keeps_shared: bool, mut held: Vec<(Wants, Resume)>) {
+    fn leave(&mut self, inode: u64, keeps_shared: bool, held: Vec<(Wants, Resume)>) {
         // The kernel knows the root without having looked it up.
         let is_known = inode == ROOT_INODE || self.client.holds(inode);
         let is_cached = is_known || !self.is_durable(self.newest);
@@ -365,13 +381,12 @@ impl State {
         let Some(own) = self.sharing.own.as_mut().filter(|own| own.is_shared) else {
             return;
         };
-        held.extend(own.cached_calls(inode));
         if !is_cached {
             self.give(inode, keeps_shared);
             return held.into_iter().for_each(|(_, resume)| resume(Pins::new()));
         }
-        let has_pages =
-            leases.mode(own.client, inode) == Some(Mode::Exclusive) || own.listed.contains(&inode);
+        let is_exclusive = leases.mode(own.client, inode) == Some(Mode::Exclusive);
+        let has_pages = is_exclusive || own.listed.contains(&inode);
         if !keeps_shared {
             own.listed.remove(&inode);
         }
@@ -381,6 +396,7 @@ impl State {
             number,
             began: os::now(),
             has_pages,
+            is_exclusive,
             held,
             through: Vec::new(),
         };
@@ -431,11 +447,20 @@ impl State {
         let Some(own) = self.own() else {
             return;
         };
-        let is_due = |leaving: &Leaving| leaving.deadline().is_some_and(|due| due <= now);
-        let due = own.leaving.iter().filter(|(_, leaving)| is_due(leaving));
-        let due: Vec<u64> = due.map(|(inode, _)| *inode).collect();
+        let is_due = |(inode, leaving): &(&u64, &Leaving)| {
+            let due = leaving.deadline(own.has_asked(**inode));
+            due.is_some_and(|due| due <= now)
+        };
+        let due: Vec<u64> = own
+            .leaving
+            .iter()
+            .filter(is_due)
+            .map(|(inode, _)| *inode)
+            .collect();
         for inode in due {
+            let asked = own.take_asked(inode);
             let leaving = own.leaving.get_mut(&inode).expect("it was found");
+            leaving.held.extend(asked);
             if leaving.through.is_empty() {
                 // A drop that begins now has all that these calls have brought.
                 let (through, held) = std::mem::take(&mut leaving.held)

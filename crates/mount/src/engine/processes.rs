@@ -176,9 +176,10 @@ impl Shared {
         self.locked.lock().may_join()?;
         // The digest has all that others have promised, and the log takes no more than a process may.
         let round = self.digest_logs(keeper).and_then(|mut round| {
-            // What the own log has of these is digested with the next round.
-            self.locked.lock().sharing.delay(std::mem::take(&mut round.idle));
-            keeper.commit(&self.locked)?;
+            // Whoever waits for this round may wait for the own log.
+            let end = self.locked.lock().writer.durable_position();
+            keeper.digest(&self.locked, end)?;
+            self.delete_idle(keeper, &mut round)?;
             self.end_round(keeper, &round)?;
             self.begin_sharing(keeper)
         });

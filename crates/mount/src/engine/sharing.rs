@@ -170,12 +170,6 @@ impl Sharing {
         }
     }
 
-    /// Inodes that are deleted with the next round.
-    pub fn delay(&mut self, idle: Vec<u64>) {
-        self.wants_round |= !idle.is_empty();
-        self.idle.extend(idle);
-    }
-
     /// What is to be digested now.
     pub fn round(&mut self) -> Round {
         let mut round = Round {

@@ -122,6 +122,11 @@ impl Turn<'_> {
         self.state.listed(inode);
     }
 
+    /// Whether others may have logs at some time.
+    pub fn may_be_shared(&self) -> bool {
+        self.state.sharing.own.is_some()
+    }
+
     /// Whether others have logs.
     pub fn is_shared(&self) -> bool {
         self.state.is_shared()

@@ -21,7 +21,8 @@ pub struct Write<'w> {
     pub data: &'w [u8],
     /// Set-ID bits go (`FUSE_WRITE_KILL_SUIDGID`).
     pub takes_set_id: bool,
-    /// Others may have made the file longer than the caller knows: then it is written behind its end, whatever the offset.
+    /// It is written behind the file's end, whatever the offset, where others may have made the file longer than the caller knows: those that have
+    /// logs, or had.
     pub appends: bool,
     /// It comes from a cache that gives up the file, perhaps.
     pub is_write_back: bool,
@@ -128,7 +129,7 @@ impl Engine {
         let (inode, takes) = (write.inode, write.takes_set_id);
         let step = self.turn(|turn| {
             turn.may_write(write)?;
-            let at = match write.appends && turn.is_shared() {
+            let at = match write.appends && turn.may_be_shared() {
                 true => Where::End,
                 false => write.at,
             };

@@ -100,6 +100,17 @@ impl Both {
         FileSystem::connect(&self.yard.socket()).expect("it is served")
     }
 
+    /// Kills the daemon. Whoever waits for the kernel's pages waits for the daemon, and its thread that does keeps the mount, until the mount is
+    /// unmounted by force.
+    fn kill(&mut self) {
+        let mut daemon = self.daemon.take().expect("it runs");
+        daemon.signal(rustix::process::Signal::KILL);
+        let place = self.yard.directory.path().join("mnt");
+        let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::FORCE);
+        let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+        daemon.child.wait().expect("it is ours");
+    }
+
     /// Ends the mount, and checks the files.
     fn end(mut self) {
         self.daemon.take().expect("it runs").end();
