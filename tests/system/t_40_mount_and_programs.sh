@@ -17,10 +17,10 @@ expect_code 2 "$SWITCHYARD" fs mount "$nvm" "$dir" --control "$socket" --mode or
 expect_text "mode sync"
 
 echo "· a program finds the socket from the mount, and is shown"
-mount_fs "$nvm" --control "$socket" --control-mode 660
+mount_fs --control "$socket" --control-mode 660 "$nvm"
 [[ $(stat -c %a "$socket") == 660 ]] || fail "the socket has mode $(stat -c %a "$socket")"
 [[ $("$SWITCHYARD" fs status "$dir" --json | jq -r .control.socket) == "$socket" ]] || fail "status does not tell the socket"
-mkdir "$dir/d"
+mkdir "$dir/d" "$dir/e"
 echo first >"$dir/d/file"
 [[ ! -e $dir/d/none ]] || fail "a file is there that was not made"
 
@@ -45,7 +45,8 @@ def hear(kind):
             fds = array.array("i")
             for _, _, of in control:
                 fds.frombytes(of)
-            return struct.unpack(f"<{(len(data) - 4) // 8}Q", data[4:]), fds
+            count = (len(data) - 4) // 8
+            return struct.unpack_from(f"<{count}Q", data, 4), fds
         if data[0] == 8 or data[0] == 3:
             sys.exit(f"closed or refused: {data}")
 
@@ -98,8 +99,8 @@ say take "$file" 1
 cat "$dir/d/file" >"$work/read" &
 reader=$!
 ls "$dir/d" >/dev/null
-echo other >"$dir/other"
-[[ $(<"$dir/other") == other ]] || fail "others do not go on"
+echo other >"$dir/e/other"
+[[ $(<"$dir/e/other") == other ]] || fail "others do not go on"
 kill -0 "$reader" || fail "a file was read under the lease of a program"
 say give
 wait "$reader" || fail "the reader ended with $?"
@@ -152,5 +153,5 @@ check_fs "$nvm"
 [[ ! -e $socket ]] || fail "the socket is left"
 ls "$memory" | grep -q '\.log-' && fail "a window is left"
 mount_fs "$nvm"
-[[ -e $dir/d/made && $(<"$dir/other") == other ]] || fail "files are missing"
+[[ -e $dir/d/made && $(<"$dir/e/other") == other ]] || fail "files are missing"
 end_mount
