@@ -28,6 +28,9 @@ const SEEN_MAX: usize = 1 << 20;
 /// Up to where all records are told, and the records.
 type Told = (u64, Vec<(u64, Vec<u8>)>);
 
+/// A log: its number, what the older and the newer root have of it, and operations that were refused.
+type OfLog = (u64, [u64; 2], u64);
+
 /// What is to be read for a process without the lock.
 pub(crate) struct Reading {
     pub request: u64,
@@ -90,12 +93,7 @@ impl State {
     }
 
     /// A root was written: what both have of the own log; what it and the one before have of each other log, and operations that were refused.
-    pub fn committed(
-        &mut self,
-        disks: &Disks,
-        (own_both, logs): (u64, &[(u64, [u64; 2], u64)]),
-        budget: Budget,
-    ) {
+    pub fn committed(&mut self, disks: &Disks, (own_both, logs): (u64, &[OfLog]), budget: Budget) {
         if let Some(own) = self.sharing.own.as_ref().filter(|own| own.is_shared) {
             let client = own.client;
             self.news(disks, Input::Digested(client, own_both));
