@@ -89,6 +89,14 @@ impl<'t> Below<'t> {
         matches!(self.0, Base::Known(_))
     }
 
+    /// Whether an inode may be read: in a process the lease of what it has logged may have gone, and others have changed it.
+    pub(crate) fn admit(&mut self, inode: u64) -> Result<(), Error> {
+        match &mut self.0 {
+            Base::Tree { .. } => Ok(()),
+            Base::Known(known) => known.admit(inode),
+        }
+    }
+
     pub(crate) fn get(&mut self, key: Key) -> Result<Option<Found>, Error> {
         match &mut self.0 {
             Base::Tree { tree, media, view } => Ok(tree.get(*media, *view, key)?.map(Found::Tree)),

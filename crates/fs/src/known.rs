@@ -254,6 +254,14 @@ impl Known {
         self.records = self.records.saturating_sub(of.records.len());
     }
 
+    /// Whether the process may read an inode, whatever it knows of it.
+    pub(crate) fn admit(&mut self, inode: u64) -> Result<(), Error> {
+        if self.is_own(inode) {
+            return Ok(());
+        }
+        self.of(inode).map(|_| ())
+    }
+
     /// What is known of an inode.
     fn of(&mut self, inode: u64) -> Result<&mut Of, Error> {
         if !self.touched.contains(&inode) {

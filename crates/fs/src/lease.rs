@@ -58,6 +58,8 @@ pub struct Options {
     pub leases_max: usize,
     /// Requests of a process that wait, at most.
     pub requests_max: usize,
+    /// The daemon's own client, if it has one: it always answers, however long that takes, and has no limits.
+    pub own: Option<Client>,
 }
 
 impl Default for Options {
@@ -69,6 +71,7 @@ impl Default for Options {
             answer: Duration::from_secs(2),
             leases_max: 1 << 16,
             requests_max: 64,
+            own: None,
         }
     }
 }
@@ -447,7 +450,8 @@ impl Leases {
         let (options, process) = (self.options, self.process(client));
         let leases = process.inodes.len() + modes.len();
         let is_sound = (1..=WANTS_MAX).contains(&modes.len());
-        if !is_sound || leases > options.leases_max || process.requests.len() >= options.requests_max {
+        let is_many = leases > options.leases_max || process.requests.len() >= options.requests_max;
+        if !is_sound || (is_many && options.own != Some(client)) {
             self.outputs.push_back(Output::Refused { client, request });
             return;
         }
@@ -769,6 +773,7 @@ impl Leases {
     /// The time of a holder has come: it is asked, or has not answered.
     fn time(&mut self, now: Instant, inode: u64, client: Client) {
         let is_open = self.is_open(client);
+        let is_own = self.options.own == Some(client);
         let Some(lease) = self.leases.get_mut(&inode) else {
             return;
         };
@@ -782,6 +787,7 @@ impl Leases {
                 held.recall = Recall::No;
                 self.work.insert(inode);
             }
+            Recall::Asked { until, .. } if until <= now && is_own => {}
             Recall::Asked { until, .. } if until <= now && is_wanted => self.close(client, Why::Silent),
             Recall::Asked { until, .. } if until <= now => held.recall = Recall::No,
             _ => {}

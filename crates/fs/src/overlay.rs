@@ -201,7 +201,10 @@ impl Overlay {
     /// The tree cannot be read.
     pub fn inode(&self, below: &mut Below<'_>, inode: u64) -> Result<Option<Inode>, Error> {
         match self.inodes.get(&inode) {
-            Some(at) => Ok(at.value),
+            Some(at) => {
+                below.admit(inode)?;
+                Ok(at.value)
+            }
             None => below.inode(inode),
         }
     }

@@ -65,6 +65,15 @@ pub enum Request {
     },
     /// The log has little room: it is to be digested up to its end.
     Digest,
+    /// It wants a descriptor of the mount for a file or directory that it may open so.
+    Descriptor {
+        /// Its name for the request.
+        request: u64,
+        /// The inode.
+        inode: u64,
+        /// How, as the machine's `open` has it: the access mode, and flags.
+        flags: u32,
+    },
 }
 
 /// What a process is given.
@@ -162,6 +171,11 @@ pub enum Answer {
     Digested(Digested),
     /// The log is closed.
     Closed(Closed),
+    /// A descriptor that was asked for. The packet carries it.
+    Descriptor {
+        /// The process's name for the request.
+        request: u64,
+    },
 }
 
 /// Why a log is closed.
@@ -292,6 +306,11 @@ impl Request {
                 count,
             } => Emit::new(6).u64s(&[*request, *inode, *first, *count]),
             Self::Digest => Emit::new(7),
+            Self::Descriptor {
+                request,
+                inode,
+                flags,
+            } => Emit::new(8).u64s(&[*request, *inode, u64::from(*flags)]),
         };
         emit.0
     }
@@ -354,6 +373,15 @@ impl Request {
                 parse.end(is_sound.then_some(blocks).ok_or(Malformed)?)
             }
             7 => parse.end(Self::Digest),
+            8 => {
+                let (request, inode) = (parse.u64()?, parse.u64()?);
+                let flags = u32::try_from(parse.u64()?).map_err(|_| Malformed)?;
+                parse.end(Self::Descriptor {
+                    request,
+                    inode,
+                    flags,
+                })
+            }
             _ => Err(Malformed),
         }
     }
@@ -418,6 +446,7 @@ impl Answer {
                 ])
             }
             Self::Closed(why) => Emit::new(8).u64s(&[*why as u64]),
+            Self::Descriptor { request } => Emit::new(9).u64s(&[*request]),
         };
         emit.0
     }
@@ -483,6 +512,10 @@ impl Answer {
                 let why = parse.u64()?;
                 let why = all.into_iter().find(|one| *one as u64 == why);
                 parse.end(Self::Closed(why.ok_or(Malformed)?))
+            }
+            9 => {
+                let request = parse.u64()?;
+                parse.end(Self::Descriptor { request })
             }
             _ => Err(Malformed),
         }
@@ -564,6 +597,11 @@ mod tests {
                 count: 2,
             },
             Request::Digest,
+            Request::Descriptor {
+                request: 9,
+                inode: 7,
+                flags: 0o2001,
+            },
         ]
     }
 
@@ -617,6 +655,7 @@ mod tests {
                 blocks: (10, 9),
             }),
             Answer::Closed(Closed::Silent),
+            Answer::Descriptor { request: 9 },
         ]
     }
 

@@ -8,6 +8,7 @@ use fs::client::{Wanted, Where};
 use fs::errno::Errno;
 use fs::op::Allocation;
 use os::sync::Arc;
+use std::os::fd::OwnedFd;
 
 /// What a read takes in one call: so many blocks are had at once.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -119,6 +120,14 @@ impl File {
     /// Its inode.
     pub fn inode(&self) -> u64 {
         self.inode
+    }
+
+    /// A descriptor of the mount for this file ([`FileSystem::descriptor`]).
+    ///
+    /// # Errors
+    /// As of [`FileSystem::descriptor`].
+    pub fn descriptor(&self, flags: u32) -> Result<OwnedFd, Errno> {
+        self.session.descriptor(self.inode, flags)
     }
 
     /// How it was opened.

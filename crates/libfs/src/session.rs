@@ -21,10 +21,12 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error as ErrorOf;
 
@@ -34,6 +36,10 @@ const POLL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
+/// The attribute of a mount's root that has the path of the socket.
+const CONTROL: &str = "switchyard.control";
+/// Bytes of a path, at most.
+const PATH_BYTES_MAX: usize = 4096;
 /// Digests that a call waits for, at most, before it is told that there is no room.
 const DIGESTS_MAX: u32 = 64;
 /// Bytes of data of a record, at most.
@@ -127,9 +133,8 @@ impl Line {
             if !matches!(poll(&mut events, Some(&POLL)), Ok(1..)) {
                 continue;
             }
-            let flags = RecvFlags::DONTWAIT;
-            let length = match rustix::net::recv(&self.socket, &mut packet[..], flags) {
-                Ok((_, length @ 1..)) => length,
+            let (length, descriptor) = match receive(&self.socket, &mut packet, RecvFlags::DONTWAIT) {
+                Ok((length @ 1.., descriptor)) => (length, descriptor),
                 Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
                 _ => break,
             };
@@ -137,7 +142,7 @@ impl Line {
                 break;
             };
             let mut state = self.lock();
-            state.hear(answer);
+            state.hear(answer, descriptor);
             self.send(&mut state);
             drop(state);
             self.news.notify_all();
@@ -211,6 +216,33 @@ impl FileSystem {
         })))
     }
 
+    /// A descriptor of the mount for a file or directory, of which this process must have come to the inode: with it the kernel makes the calls.
+    /// All that was logged is durable, and the lease of the inode is given back before. `flags` are those of `open`: the access mode, which must be
+    /// one that the process might open it with, `O_APPEND`, `O_DIRECT`, `O_SYNC`, `O_DSYNC`, `O_NONBLOCK`, `O_NOATIME`, `O_DIRECTORY`, and `O_PATH`. The
+    /// descriptor is closed by `exec`.
+    ///
+    /// A file that has no name any more can be had as long as this process has it open. Keep the [`File`](crate::File) until then.
+    ///
+    /// # Errors
+    /// [`Errno::NotSupported`] without a mount, [`Errno::Access`], [`Errno::Invalid`] for other flags and for what is neither file nor directory,
+    /// [`Errno::Io`] if the log is closed.
+    pub fn descriptor(&self, inode: u64, flags: u32) -> Result<OwnedFd, Errno> {
+        self.0.descriptor(inode, flags)
+    }
+
+    /// The socket of the programs with logs that share a mount's files; none if it is no such mount. `directory` is where it is mounted.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn socket_of(directory: &Path) -> io::Result<Option<PathBuf>> {
+        let mut path = [0; PATH_BYTES_MAX];
+        match rustix::fs::getxattr(directory, CONTROL, &mut path[..]) {
+            Ok(bytes) => Ok(Some(PathBuf::from(OsStr::from_bytes(&path[..bytes])))),
+            Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP) => Ok(None),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Says which bits new files do not get.
     pub fn set_umask(&self, umask: u32) {
         self.0.umask.store(umask & 0o777, Ordering::Relaxed);
@@ -219,21 +251,32 @@ impl FileSystem {
 
 fn receive_window(socket: &OwnedFd) -> Result<(Welcome, File), ConnectError> {
     let mut packet = vec![0; MESSAGE_BYTES_MAX + 1];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut slices = [IoSliceMut::new(&mut packet)];
-    let received = rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut window = None;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
-            window = descriptors.next().map(File::from);
-        }
-    }
-    match (Answer::parse(&packet[..received.bytes])?, window) {
-        (Answer::Welcome(welcome), Some(window)) => Ok((welcome, window)),
+    let (length, window) = receive(socket, &mut packet, RecvFlags::empty())?;
+    match (Answer::parse(&packet[..length])?, window) {
+        (Answer::Welcome(welcome), Some(window)) => Ok((welcome, window.into())),
         (Answer::Closed(why), _) => Err(ConnectError::Closed(why)),
         _ => Err(ConnectError::Malformed),
     }
+}
+
+/// The next packet: its length, and the descriptor that it carries.
+fn receive(
+    socket: &OwnedFd,
+    packet: &mut [u8],
+    flags: RecvFlags,
+) -> rustix::io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut slices = [IoSliceMut::new(packet)];
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut slices, &mut control, flags)?;
+    let mut descriptor = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+            descriptor = descriptors.next();
+        }
+    }
+    Ok((received.bytes, descriptor))
 }
 
 impl Drop for Session {
@@ -420,7 +463,7 @@ impl Session {
                 Ok(())
             }
             Come::No(errno) => Err(errno),
-            Come::Not => unreachable!("the wait has an end"),
+            Come::Not | Come::Descriptor(_) => unreachable!("the wait has an end, and was for leases"),
         };
         (state, result)
     }
@@ -459,7 +502,7 @@ impl Session {
         match come {
             Come::Yes(_) => (state, Ok(())),
             Come::No(errno) => (state, Err(errno)),
-            Come::Not => unreachable!("the wait has an end"),
+            Come::Not | Come::Descriptor(_) => unreachable!("the wait has an end, and was for what is known"),
         }
     }
 
@@ -493,6 +536,32 @@ impl Session {
             state = self.sleep(state);
         }
         state
+    }
+
+    /// A descriptor of the mount.
+    pub(crate) fn descriptor(&self, inode: u64, flags: u32) -> Result<OwnedFd, Errno> {
+        loop {
+            let mut state = self.line.lock();
+            // The calls of the mount have it next, with all that was logged.
+            state.flush()?;
+            state.release(inode);
+            let request = state.wish(Wish::Descriptor);
+            state.say(&Request::Descriptor {
+                request,
+                inode,
+                flags,
+            });
+            let (state, come) = self.wait(state, request);
+            match come {
+                Come::Descriptor(descriptor) => return Ok(descriptor),
+                // Many are asked for at once.
+                Come::No(Errno::Busy) => drop(self.sleep(state)),
+                Come::No(errno) => return Err(errno),
+                Come::Not | Come::Yes(_) => {
+                    unreachable!("the wait has an end, and was for a descriptor")
+                }
+            }
+        }
     }
 
     /// Nobody of the process refers to an inode any more, if this was the last.

@@ -10,6 +10,7 @@ use fs::protocol::{Answer, CLOSED_AT, Closed, DURABLE_AT, Digested, Request};
 use os::Mapped;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 /// Leases that a process keeps, at most: half of what the daemon gives.
 const LEASES_MAX: usize = 1 << 15;
@@ -30,23 +31,25 @@ pub(crate) enum Wish {
     Leases,
     Records(u64, fs::format::Kind, Range<u64>),
     Blocks(u64, Range<u64>),
+    Descriptor,
 }
 
 impl Wish {
     fn inode(&self) -> Option<u64> {
         match self {
-            Self::Leases => None,
+            Self::Leases | Self::Descriptor => None,
             Self::Records(inode, ..) | Self::Blocks(inode, _) => Some(*inode),
         }
     }
 }
 
 /// What has come of it.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) enum Come {
     Not,
     /// The inodes whose leases are kept until the call ends.
     Yes(Vec<u64>),
+    Descriptor(OwnedFd),
     No(Errno),
 }
 
@@ -187,9 +190,14 @@ impl State {
         }
     }
 
-    /// The daemon says something.
-    pub fn hear(&mut self, answer: Answer) {
+    /// The daemon says something, perhaps with a descriptor.
+    pub fn hear(&mut self, answer: Answer, descriptor: Option<OwnedFd>) {
         match answer {
+            Answer::Descriptor { request } => {
+                if let Some((Wish::Descriptor, come)) = self.requests.get_mut(&request) {
+                    *come = descriptor.map_or(Come::No(Errno::Io), Come::Descriptor);
+                }
+            }
             Answer::Welcome(_) => {}
             Answer::Granted {
                 request,
@@ -309,6 +317,13 @@ impl State {
         }));
     }
 
+    /// Gives a lease back of the process's own accord, unless a call uses it: then it is asked for soon.
+    pub fn release(&mut self, inode: u64) {
+        if !self.pins.contains_key(&inode) {
+            self.give(inode, false);
+        }
+    }
+
     /// Nobody has an inode open any more: the daemon is told, if it was told that somebody has.
     pub fn shut(&mut self, inode: u64) {
         if !self.known.is_leased(inode) && !self.calls.holds(inode) {
@@ -370,6 +385,8 @@ fn errno_of(code: i32) -> Errno {
         Errno::Stale,
         Errno::NoSpace,
         Errno::NotPermitted,
+        Errno::NotSupported,
+        Errno::Invalid,
     ];
     all.into_iter()
         .find(|errno| errno.code() == code)

@@ -213,6 +213,9 @@ fn work(engine: &Engine, first: u64, stop: &AtomicBool, done: &AtomicU64) {
             at: Where::At(0),
             data: &data,
             takes_set_id: false,
+            appends: false,
+            is_write_back: false,
+            pins: &[],
         };
         write_all(engine, &write);
         let ticket = call(engine, |client, call| {

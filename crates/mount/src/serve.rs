@@ -4,19 +4,22 @@
 //! and nothing is read of the process meanwhile. The kernel says whose a process is, and when it is gone.
 
 use crate::engine::{Engine, Link, Peer};
+use ::fs::client::access::{READ, WRITE};
+use ::fs::errno::Errno as FsErrno;
 use ::fs::protocol::{Answer, Closed, MESSAGE_BYTES_MAX, Request};
 use ::fs::value::Windowed;
-use os::sync::{Arc, AtomicBool, Mutex, Ordering, PoisonError, thread};
+use os::sync::{Arc, AtomicBool, AtomicU32, Mutex, Ordering, PoisonError, thread};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
     SocketFlags, SocketType, sockopt,
 };
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -25,6 +28,8 @@ use std::time::{Duration, Instant};
 const USER_PARTS: usize = 2;
 /// Packets that a process has not taken, at most. It is cut off then.
 const QUEUE_MAX: usize = 4096;
+/// Descriptors that are opened for a process at once, at most.
+const OPENING_MAX: u32 = 16;
 const BACKLOG: i32 = 128;
 /// Who has a place says hello within this time.
 const HELLO_WITHIN: Duration = Duration::from_secs(2);
@@ -41,8 +46,19 @@ pub struct Server {
     thread: Option<thread::JoinHandle<()>>,
 }
 
+/// Opens inodes for processes: the mount.
+pub trait Opener: Send + Sync {
+    /// Opens a file or directory, however long that takes.
+    ///
+    /// # Errors
+    /// As of Linux.
+    fn open(&self, inode: u64, flags: OFlags) -> io::Result<OwnedFd>;
+}
+
 struct Shared {
     engine: Arc<Engine>,
+    /// If there is a mount.
+    opener: Option<Arc<dyn Opener>>,
     is_stopping: AtomicBool,
     processes_max: usize,
     users: Mutex<BTreeMap<u32, usize>>,
@@ -51,19 +67,29 @@ struct Shared {
 /// The way to a process.
 struct Line {
     socket: OwnedFd,
-    queue: Mutex<VecDeque<Vec<u8>>>,
+    queue: Mutex<VecDeque<Packet>>,
     is_cut: AtomicBool,
+    /// Descriptors that are being opened.
+    opening: AtomicU32,
 }
 
+/// A packet, and the descriptor that it carries.
+type Packet = (Vec<u8>, Option<OwnedFd>);
+
 impl Line {
-    fn queue(&self) -> os::sync::MutexGuard<'_, VecDeque<Vec<u8>>> {
+    fn queue(&self) -> os::sync::MutexGuard<'_, VecDeque<Packet>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends what it can. False if something is left.
-    fn flush(&self, queue: &mut VecDeque<Vec<u8>>) -> bool {
-        while let Some(packet) = queue.front() {
-            match rustix::net::send(&self.socket, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    fn flush(&self, queue: &mut VecDeque<Packet>) -> bool {
+        while let Some((packet, descriptor)) = queue.front() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let sent = match descriptor {
+                None => rustix::net::send(&self.socket, packet, flags),
+                Some(descriptor) => send_descriptor(&self.socket, packet, descriptor.as_fd()),
+            };
+            match sent {
                 Ok(_) => {
                     queue.pop_front();
                 }
@@ -82,8 +108,8 @@ impl Line {
     }
 }
 
-impl Link for Line {
-    fn send(&self, packet: Vec<u8>) {
+impl Line {
+    fn push(&self, packet: Packet) {
         let mut queue = self.queue();
         if self.is_cut.load(Ordering::Acquire) {
             return;
@@ -94,6 +120,12 @@ impl Link for Line {
             self.is_cut.store(true, Ordering::Release);
         }
         self.flush(&mut queue);
+    }
+}
+
+impl Link for Line {
+    fn send(&self, packet: Vec<u8>) {
+        self.push((packet, None));
     }
 
     fn cut(&self) {
@@ -109,9 +141,23 @@ impl Server {
     /// # Errors
     /// Somebody listens there, or the path cannot be had.
     pub fn start(engine: Arc<Engine>, path: &Path, mode: u32, processes_max: usize) -> io::Result<Self> {
+        Self::start_beside(engine, None, path, (mode, processes_max))
+    }
+
+    /// The same beside a mount, which gives processes descriptors.
+    ///
+    /// # Errors
+    /// As of [`Self::start`].
+    pub fn start_beside(
+        engine: Arc<Engine>,
+        opener: Option<Arc<dyn Opener>>,
+        path: &Path,
+        (mode, processes_max): (u32, usize),
+    ) -> io::Result<Self> {
         let socket = listen(path, mode)?;
         let shared = Arc::new(Shared {
             engine,
+            opener,
             is_stopping: AtomicBool::new(false),
             processes_max,
             users: Mutex::default(),
@@ -245,6 +291,7 @@ impl Shared {
             socket: connection,
             queue: Mutex::default(),
             is_cut: AtomicBool::new(false),
+            opening: AtomicU32::new(0),
         });
         let mut packet = vec![0; MESSAGE_BYTES_MAX + 1];
         if self.receive(&line, &mut packet, Some(HELLO_WITHIN)) != Some(Request::Hello) {
@@ -253,7 +300,8 @@ impl Shared {
         let link = Arc::clone(&line);
         let log = self.engine.join(peer, move |welcome, window| {
             // If it cannot be sent, the process is gone, and the next receive tells.
-            let _ = send_window(&link.socket, welcome, window);
+            let _ = sockopt::set_socket_send_buffer_size(&link.socket, MESSAGE_BYTES_MAX * 8);
+            let _ = send_descriptor(&link.socket, welcome, window.as_fd());
             link
         });
         let log = match log {
@@ -265,11 +313,57 @@ impl Shared {
         };
         while !line.is_cut.load(Ordering::Acquire) {
             match self.receive(&line, &mut packet, None) {
+                Some(Request::Descriptor {
+                    request,
+                    inode,
+                    flags,
+                }) => self.open_for(&line, log, (request, inode, flags)),
                 Some(request) => self.engine.hear(log, request),
                 None => break,
             }
         }
         self.engine.gone(log);
+    }
+
+    /// Opens an inode for a process, in a thread of its own: it may wait for leases, and the process is to be heard meanwhile.
+    fn open_for(&self, line: &Arc<Line>, log: u64, (request, inode, flags): (u64, u64, u32)) {
+        let refuse = |errno: FsErrno| line.send(Answer::refused(request, errno).emit());
+        let Some(opener) = &self.opener else {
+            return refuse(FsErrno::NotSupported);
+        };
+        let flags = OFlags::from_bits_retain(flags);
+        if !(flags - OFlags::RWMODE - flags_that_count()).is_empty() {
+            return refuse(FsErrno::Invalid);
+        }
+        let mask = match flags & OFlags::RWMODE {
+            _ if flags.contains(OFlags::PATH) => 0,
+            OFlags::RDONLY => READ,
+            OFlags::WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        if let Err(errno) = self.engine.may_open(log, inode, mask) {
+            return refuse(errno);
+        }
+        if line.opening.fetch_add(1, Ordering::AcqRel) >= OPENING_MAX {
+            line.opening.fetch_sub(1, Ordering::AcqRel);
+            return refuse(FsErrno::Busy);
+        }
+        let (opener, of) = (Arc::clone(opener), Arc::clone(line));
+        let builder = thread::Builder::new().name("fs-open".into());
+        let spawned = builder.spawn(move || {
+            match opener.open(inode, flags) {
+                Ok(descriptor) => of.push((Answer::Descriptor { request }.emit(), Some(descriptor))),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(FsErrno::Io.code());
+                    of.send(Answer::Refused { request, errno }.emit());
+                }
+            }
+            of.opening.fetch_sub(1, Ordering::AcqRel);
+        });
+        if spawned.is_err() {
+            line.opening.fetch_sub(1, Ordering::AcqRel);
+            refuse(FsErrno::Busy);
+        }
     }
 
     /// The next packet. None if there is none any more or within a time, or it is malformed.
@@ -307,12 +401,25 @@ impl Shared {
     }
 }
 
-fn send_window(socket: &OwnedFd, welcome: &[u8], window: &File) -> rustix::io::Result<usize> {
-    let descriptors = [window.as_fd()];
+/// Flags of `open` that a descriptor may have, beside its access mode.
+fn flags_that_count() -> OFlags {
+    OFlags::APPEND
+        | OFlags::DIRECT
+        | OFlags::DIRECTORY
+        | OFlags::DSYNC
+        | OFlags::SYNC
+        | OFlags::LARGEFILE
+        | OFlags::NOATIME
+        | OFlags::NONBLOCK
+        | OFlags::CLOEXEC
+        | OFlags::PATH
+}
+
+fn send_descriptor(socket: &OwnedFd, packet: &[u8], descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
+    let descriptors = [descriptor];
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let _ = sockopt::set_socket_send_buffer_size(socket, MESSAGE_BYTES_MAX * 8);
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    rustix::net::sendmsg(socket, &[IoSlice::new(welcome)], &mut control, flags)
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags)
 }

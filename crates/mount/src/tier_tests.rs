@@ -97,6 +97,9 @@ impl Rig {
                     at: Where::At(offset + (part as u64) * (256 << 10)),
                     data,
                     takes_set_id: false,
+                    appends: false,
+                    is_write_back: false,
+                    pins: &[],
                 },
             );
         }

@@ -126,6 +126,9 @@ fn put(engine: &Engine, inode: u64, offset: u64, data: &[u8]) {
         at: Where::At(offset),
         data,
         takes_set_id: false,
+        appends: false,
+        is_write_back: false,
+        pins: &[],
     };
     let wrote = loop {
         match engine.write(&write) {
@@ -415,6 +418,9 @@ fn a_full_file_system_says_so_loses_nothing_and_takes_more_after_deletions() {
             at: Where::At(0),
             data: &data,
             takes_set_id: false,
+            appends: false,
+            is_write_back: false,
+            pins: &[],
         };
         let written = loop {
             match engine.write(&write) {

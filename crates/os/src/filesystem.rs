@@ -1,12 +1,15 @@
 //! What the file system of a file does with it: whether a crash of the machine leaves it, and where its blocks are.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::{io, mem};
 
 /// FS_NOCOW_FL of linux/fs.h.
 const NOCOW: libc::c_int = 0x0080_0000;
+
+/// Bytes of a handle of [`open_by_handle`].
+pub const HANDLE_BYTES: usize = 12;
 
 /// File systems that keep nothing over a crash of the machine, by statfs(2).
 const VOLATILE: [libc::c_long; 14] = [
@@ -30,6 +33,38 @@ const VOLATILE: [libc::c_long; 14] = [
 /// True if the descriptor's file system keeps files over a crash of the machine. It allocates nothing.
 pub fn is_kept(fd: RawFd) -> bool {
     !kind(fd).is_some_and(|it| VOLATILE.contains(&it))
+}
+
+/// Opens an inode of a mount by the handle that its file system gives out (open_by_handle_at(2)). `mount` is any descriptor of
+/// the mount.
+///
+/// # Errors
+/// The caller is not root, or there is no such inode.
+pub fn open_by_handle(
+    mount: BorrowedFd<'_>,
+    (kind, handle): (i32, [u8; HANDLE_BYTES]),
+    flags: i32,
+) -> io::Result<OwnedFd> {
+    /// `struct file_handle`, with its bytes.
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        handle: [u8; HANDLE_BYTES],
+    }
+    let mut of = Handle {
+        bytes: HANDLE_BYTES as u32,
+        kind,
+        handle,
+    };
+    let (fd, of) = (mount.as_raw_fd(), (&raw mut of).cast::<libc::file_handle>());
+    // SAFETY: the handle has as many bytes as it says.
+    let opened = unsafe { libc::open_by_handle_at(fd, of, flags | libc::O_CLOEXEC) };
+    match opened {
+        // SAFETY: the kernel has just given it.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(opened) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The kind of the descriptor's file system, if it can be told.

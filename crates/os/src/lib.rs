@@ -12,7 +12,7 @@ pub mod sync;
 
 pub use clock::{now, since_1970};
 pub use entropy::seed;
-pub use filesystem::{is_kept, reserve, reserve_beyond};
+pub use filesystem::{HANDLE_BYTES, is_kept, open_by_handle, reserve, reserve_beyond};
 pub use mapped::{Mapped, NvmTiming, Persist};
 pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, is_volatile};
 pub use peer::{PeerIdentity, peer_identity};

@@ -179,6 +179,11 @@ impl Client {
         self.numbers = numbers;
     }
 
+    /// Takes numbers from one on away: others have them.
+    pub fn limit_inodes(&mut self, end: u64) {
+        self.numbers.end = self.numbers.end.min(end).max(self.numbers.start);
+    }
+
     /// Numbers that are left.
     pub fn inodes_left(&self) -> u64 {
         self.numbers.end - self.numbers.start
@@ -272,6 +277,11 @@ impl Client {
     /// Whether [`Self::release_lost`] has something to do.
     pub fn has_lost(&self) -> bool {
         !self.lost.is_empty()
+    }
+
+    /// Somebody else sees to an inode that [`Self::release_lost`] would delete. True if it would.
+    pub fn take_lost(&mut self, inode: u64) -> bool {
+        self.lost.remove(&inode)
     }
 
     /// Deletes inodes that have neither a name nor anybody who refers to them. Call it after [`Self::forget`], until it gives nothing.

@@ -150,6 +150,8 @@ constants! {
         STORE = 4;
         /// A name was deleted.
         DELETE = 6;
+        /// All names may have changed.
+        INC_EPOCH = 8;
     }
 
     /// Abilities of kernel and server: `flags` (bits 0 to 31) and `flags2` (bits 32 to 63) of INIT.

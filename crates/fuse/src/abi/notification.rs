@@ -23,6 +23,8 @@ pub enum Notification<'a> {
     /// A name of inode `child` was deleted: whoever has it open or as working directory sees it as deleted.
     #[allow(missing_docs, reason = "said above")]
     Delete { parent: u64, child: u64, name: &'a [u8] },
+    /// All names of all directories are to be looked up again (Linux 6.16). It takes no locks.
+    IncEpoch,
     /// Data of a file for the kernel's cache.
     #[allow(missing_docs, reason = "said above")]
     Store { inode: u64, offset: u64, data: &'a [u8] },
@@ -63,6 +65,7 @@ impl<'a> Notification<'a> {
                 };
                 (notify::DELETE, put(&argument, place), name, NUL)
             }
+            Notification::IncEpoch => (notify::INC_EPOCH, 0, &[], &[]),
             Notification::Store { inode, offset, data } => {
                 let argument = NotifyStoreOut {
                     nodeid: inode,

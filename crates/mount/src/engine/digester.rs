@@ -108,6 +108,7 @@ impl Keeper {
                 counts.first_refused = counts.first_refused.or(first);
             };
             self.gate.pass();
+            locked.lock().sharing.refresh_own(&mut self.grants);
             let placing = &mut self.placing;
             let order = |tree: &Tree, frames: &[Frame]| placing.order(tree, frames);
             let parts = (&mut self.tree, &mut self.disks);
@@ -140,7 +141,7 @@ impl Keeper {
 
     /// Tells the client what room there is.
     pub fn tell_room(&mut self, state: &mut State) {
-        let budget = match self.logs.is_empty() {
+        let budget = match self.logs.is_empty() && !state.is_shared() {
             true => self.budget(),
             false => state.sharing.share(self.budget()),
         };
@@ -231,11 +232,12 @@ impl Keeper {
         state.writer.consumed(consumed);
         state.are_blocks_denied = false;
         self.tell_room(&mut state);
-        if !logs.is_empty() {
-            state.committed(&self.disks, &logs, self.budget());
+        if !logs.is_empty() || state.is_shared() {
+            state.committed(&self.disks, (self.roots[0], &logs), self.budget());
         }
         drop(state);
         locked.room.notify_all();
+        locked.leases.notify_one();
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! How a file system is opened, and why it refuses a call.
 
+use super::own::Wants;
 use fs::errno::Errno;
 use os::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,9 @@ pub enum Failure {
     /// The devices have no room before a digest: wait ([`Patience`](super::Patience)), and try again.
     #[error("there is no room before a digest: try again")]
     Stalled,
+    /// Others have leases that the call needs: it is to wait ([`Engine::wait_for_leases`](super::Engine::wait_for_leases)).
+    #[error("other processes have leases of what the call needs")]
+    Leases(Wants),
     /// No device has so many blocks in a row.
     #[error("no device has room for large data")]
     NoBlocks,

@@ -28,6 +28,9 @@ const SEEN_MAX: usize = 1 << 20;
 /// Up to where all records are told, and the records.
 type Told = (u64, Vec<(u64, Vec<u8>)>);
 
+/// A log: its number, what the older and the newer root have of it, and operations that were refused.
+type OfLog = (u64, [u64; 2], u64);
+
 /// What is to be read for a process without the lock.
 pub(crate) struct Reading {
     pub request: u64,
@@ -89,8 +92,12 @@ impl State {
         }
     }
 
-    /// A root was written: what it and the one before have of each log, and operations that were refused.
-    pub fn committed(&mut self, disks: &Disks, logs: &[(u64, [u64; 2], u64)], budget: Budget) {
+    /// A root was written: what both have of the own log; what it and the one before have of each other log, and operations that were refused.
+    pub fn committed(&mut self, disks: &Disks, (own_both, logs): (u64, &[OfLog]), budget: Budget) {
+        if let Some(own) = self.sharing.own.as_ref().filter(|own| own.is_shared) {
+            let client = own.client;
+            self.news(disks, Input::Digested(client, own_both));
+        }
         for (log, [both, tree], refused) in logs {
             self.tell_digested(*log, (*tree, *both, *refused), budget);
             self.news(disks, Input::Digested(Client(*log), *both));
@@ -106,10 +113,11 @@ impl State {
     /// Time has passed.
     pub fn tick(&mut self, disks: &Disks) {
         self.sharing.leases.tick(os::now());
+        self.let_through();
         self.drain(disks);
     }
 
-    fn drain(&mut self, disks: &Disks) {
+    pub fn drain(&mut self, disks: &Disks) {
         loop {
             while let Some(output) = self.sharing.leases.poll() {
                 self.take(output);
@@ -127,12 +135,30 @@ impl State {
 
     fn take(&mut self, output: Output) {
         let sharing = &mut self.sharing;
+        let own = sharing.own.as_ref().map(|own| own.client);
         match output {
+            Output::Granted {
+                client,
+                request,
+                fresh,
+                ..
+            } if own == Some(client) => {
+                self.admit_own(&fresh);
+                if let Some(own) = &mut self.sharing.own {
+                    own.granted(request);
+                }
+            }
+            Output::Revoke {
+                client,
+                inode,
+                may_share,
+            } if own == Some(client) => self.recall(inode, may_share),
             Output::Digest(..) => (sharing.wants_round, sharing.wants_both) = (true, true),
             Output::Idle(inode) => {
                 // A process with a lease may have it open, and deletes it when it has not.
                 let mut logs = sharing.sessions.keys();
-                if !logs.any(|log| sharing.leases.mode(Client(*log), inode).is_some()) {
+                let has = |log: &u64| sharing.leases.mode(Client(*log), inode).is_some();
+                if !logs.any(has) && !self.client.holds(inode) {
                     sharing.idle.insert(inode);
                     sharing.wants_round = true;
                 }
@@ -278,6 +304,10 @@ impl State {
             }
             Request::Shut(inode) => self.news(disks, Input::Shut(client, inode)),
             Request::Digest => self.sharing.wants_round = true,
+            // What has the mount answers before.
+            Request::Descriptor { request, .. } => {
+                self.send(log, &Answer::refused(request, Errno::NotSupported));
+            }
             Request::Records {
                 request,
                 inode,
@@ -318,6 +348,22 @@ impl State {
             }
         }
         None
+    }
+
+    /// Whether a process may open an inode so: it has come to it, and might do that when it had a lease.
+    pub fn may_open(&self, log: u64, inode: u64, mask: u32) -> Result<(), Errno> {
+        let session = self.sharing.sessions.get(&log).ok_or(Errno::Stale)?;
+        if session.closing.is_some() || !session.knows(inode) {
+            return Err(Errno::Stale);
+        }
+        let own = match session.numbers.contains(&inode) {
+            true => READ | WRITE,
+            false => 0,
+        };
+        match mask & !(own | session.seen.get(&inode).copied().unwrap_or(0)) {
+            0 => Ok(()),
+            _ => Err(Errno::Access),
+        }
     }
 
     fn ask(&mut self, disks: &Disks, log: u64, (request, wants): (u64, Vec<(u64, Mode)>)) {
@@ -464,6 +510,9 @@ impl State {
     pub fn forget_log(&mut self, disks: &Disks, log: u64) {
         self.sharing.sessions.remove(&log);
         self.news(disks, Input::Closed(Client(log)));
+        if self.sharing.sessions.is_empty() {
+            self.end_sharing();
+        }
     }
 
     /// Closes all logs. False if there are none.

@@ -23,6 +23,7 @@ mod log;
 mod logger;
 mod logs;
 mod migrator;
+mod own;
 mod patience;
 mod placing;
 mod processes;
@@ -40,6 +41,7 @@ mod write;
 pub use digester::Counts;
 pub use failure::{Failure, Mode, Options};
 
+pub use own::{Cache, Pins, Resume, Wants};
 pub use patience::Patience;
 pub use processes::ShareError;
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};
@@ -253,18 +255,35 @@ impl Engine {
     /// # Errors
     /// [`Failure`].
     pub fn read(&self, (inode, offset): (u64, u64), bytes: &mut [u8]) -> Result<usize, Failure> {
-        // Where the bytes are is found under the lock. They are read without it, and until then no block is used anew.
-        let (pieces, reading) = self.turn(|turn| {
+        let found = self.find((inode, offset, bytes.len()), |_| Ok(()))?;
+        self.read_found(found, bytes)
+    }
+
+    /// Finds out where bytes of a file are, if the call `may` read it. No block is used anew until they are [read](Self::read_found).
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn find(
+        &self,
+        (inode, offset, length): (u64, u64, usize),
+        may: impl FnOnce(&mut Turn<'_>) -> Result<(), Failure>,
+    ) -> Result<Found<'_>, Failure> {
+        self.turn(|turn| {
+            may(turn)?;
             let pieces = turn.read(|client, below| {
-                let found = client.overlay().pieces(below, (inode, offset), bytes.len());
+                let found = client.overlay().pieces(below, (inode, offset), length);
                 found.map_err(ClientFailure::from)
-            });
-            if let Ok(pieces) = &pieces {
-                turn.state.touches.read((inode, offset), pieces);
-            }
-            (pieces, self.shared.gate.enter())
-        });
-        let pieces = pieces?;
+            })?;
+            turn.state.touches.read((inode, offset), &pieces);
+            Ok(Found(pieces, self.shared.gate.enter()))
+        })
+    }
+
+    /// Reads what was found. How many bytes there were.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn read_found(&self, Found(pieces, reading): Found<'_>, bytes: &mut [u8]) -> Result<usize, Failure> {
         let read = pieces.read(&self.shared.disks, bytes);
         drop(reading);
         match read.map_err(ClientFailure::from) {
@@ -369,6 +388,9 @@ impl Drop for Engine {
         self.stop();
     }
 }
+
+/// Where bytes of a file are, that are to be read.
+pub struct Found<'e>(fs::pieces::Pieces, os::sync::RwLockReadGuard<'e, ()>);
 
 /// What an engine has to tell.
 #[derive(Clone, Debug)]

@@ -1,7 +1,9 @@
 //! Processes that share the engine's files: they come, say something, and go.
 
+use super::digester::Keeper;
 use super::hearing::{Content, Joining, Reading};
 use super::logs::NUMBERS_OWN;
+use super::own::{Cache, Own, Pins, Resume, Wants};
 use super::recover::{LOG_BYTES_MIN, OpenError};
 use super::shared::Shared;
 use super::sharing::{Link, Peer};
@@ -35,7 +37,7 @@ pub enum ShareError {
 }
 
 impl Engine {
-    /// From now on so many processes may have logs of their own. The engine's own client may not be used any more.
+    /// From now on so many processes may have logs of their own. The engine's own client may be used beside them only after [`Self::share_own`].
     ///
     /// # Errors
     /// [`ShareError`].
@@ -57,6 +59,60 @@ impl Engine {
         Ok(())
     }
 
+    /// The engine's own client is one of those that share files: calls ask for leases ([`Turn::may`](super::Turn::may)), and `cache` gives up what
+    /// others ask for. It is called after [`Self::share`], and before the first process comes.
+    pub fn share_own(&self, cache: Arc<dyn Cache>) {
+        let keeper = self.shared.keeper();
+        let client = Client(keeper.log.0);
+        let mut state = self.shared.locked.lock();
+        state.client.limit_inodes(keeper.next_numbers);
+        state.sharing.own = Some(Own::new(client, cache));
+    }
+
+    /// Goes on with a call when it may use what it wants.
+    pub fn wait_for_leases(&self, wants: Wants, resume: Resume) {
+        let shared = &*self.shared;
+        let mut state = shared.locked.lock();
+        state.wait_for_leases(&shared.disks, wants, resume);
+        shared.woken(state.sharing.wants_round);
+    }
+
+    /// A call has ended that had leases for its time.
+    pub fn unpin(&self, pins: &Pins) {
+        if pins.is_empty() {
+            return;
+        }
+        let shared = &*self.shared;
+        let mut state = shared.locked.lock();
+        state.unpin(&shared.disks, pins);
+        shared.woken(state.sharing.wants_round);
+    }
+
+    /// The cache of the own client's caller has dropped what it had of an inode: the numbers are those of [`Cache::let_go`].
+    pub fn dropped(&self, inode: u64, number: u64) {
+        let shared = &*self.shared;
+        let mut state = shared.locked.lock();
+        while !state.is_durable(state.newest) && !state.writer.is_latched() {
+            state = shared.write_all(state);
+        }
+        match state.writer.is_latched() {
+            true => state.abandon_logs(),
+            false => state.dropped(&shared.disks, inode, number),
+        }
+        shared.woken(state.sharing.wants_round);
+    }
+
+    /// Calls of the own client that wait for leases.
+    pub fn waiting(&self) -> usize {
+        let state = self.shared.locked.lock();
+        state.sharing.own.as_ref().map_or(0, Own::waiting)
+    }
+
+    /// Drops all calls that wait for leases.
+    pub fn drop_waiting(&self) {
+        self.shared.locked.lock().drop_waiting();
+    }
+
     /// A process gets a log, and the answer with its window. `link` has that answer to send first.
     ///
     /// # Errors
@@ -68,47 +124,12 @@ impl Engine {
     ) -> Result<u64, Closed> {
         let shared = &*self.shared;
         let mut keeper = shared.keeper();
-        shared.locked.lock().may_join()?;
-        // The digest has all that others have promised, and the log takes no more than a process may.
-        let round = shared.digest_logs(&mut keeper).and_then(|round| {
-            keeper.commit(&shared.locked)?;
-            shared.end_round(&mut keeper, &round)
-        });
-        round.map_err(|error| shared.failed(&error))?;
-        let budget = keeper.budget();
-        let growth = shared.locked.lock().sharing.share(budget).growth;
-        let bytes = keeper.log_bytes;
-        if bytes / fs::format::BLOCK_BYTES as u64 > growth {
-            return Err(Closed::Full);
+        let joined = shared.join(&mut keeper, peer, welcome);
+        let mut state = shared.locked.lock();
+        if state.sharing.count() == 0 {
+            state.end_sharing();
         }
-        let log = keeper.make_log(&shared.locked, &peer, bytes);
-        let log = log.map_err(|error| match error {
-            OpenError::NoRoom(_) => Closed::Full,
-            _ => Closed::Unable,
-        })?;
-        let made = &keeper.logs[&log];
-        let timing = shared.disks.timing();
-        let answer = Answer::Welcome(Welcome {
-            mark: shared.volume.mark,
-            log,
-            nonce: made.nonce,
-            ring_bytes: made.ring_bytes(),
-            sector: shared.disks.log_sector(),
-            numbers: made.numbers.clone(),
-            latency_ns: timing.map_or(0, |timing| timing.latency_ns),
-            bandwidth: timing.map_or(0, |timing| timing.bandwidth),
-        });
-        let joining = Joining {
-            log,
-            peer,
-            link: welcome(&answer.emit(), made.window.file()),
-            window: made.window.clone(),
-            ring_bytes: made.ring_bytes(),
-            numbers: made.numbers.clone(),
-        };
-        let budget = keeper.budget();
-        shared.locked.lock().join(&shared.disks, joining, budget);
-        Ok(log)
+        joined
     }
 
     /// What a process says.
@@ -122,6 +143,14 @@ impl Engine {
             shared.read_for(log, &reading);
         }
         shared.woken(wants_digest);
+    }
+
+    /// Whether a process may open an inode for what `mask` says ([`READ`](fs::client::access::READ), [`WRITE`](fs::client::access::WRITE)).
+    ///
+    /// # Errors
+    /// It has not come to it, or may not.
+    pub fn may_open(&self, log: u64, inode: u64, mask: u32) -> Result<(), Errno> {
+        self.shared.locked.lock().may_open(log, inode, mask)
     }
 
     /// A process is gone.
@@ -138,6 +167,77 @@ impl Engine {
 }
 
 impl Shared {
+    fn join(
+        &self,
+        keeper: &mut Keeper,
+        peer: Peer,
+        welcome: impl FnOnce(&[u8], &std::fs::File) -> Arc<dyn Link>,
+    ) -> Result<u64, Closed> {
+        self.locked.lock().may_join()?;
+        // The digest has all that others have promised, and the log takes no more than a process may.
+        let round = self.digest_logs(keeper).and_then(|mut round| {
+            // Whoever waits for this round may wait for the own log.
+            let end = self.locked.lock().writer.durable_position();
+            keeper.digest(&self.locked, end)?;
+            self.delete_idle(keeper, &mut round)?;
+            self.end_round(keeper, &round)?;
+            self.begin_sharing(keeper)
+        });
+        round.map_err(|error| self.failed(&error))?;
+        let budget = keeper.budget();
+        let growth = self.locked.lock().sharing.share(budget).growth;
+        let bytes = keeper.log_bytes;
+        if bytes / fs::format::BLOCK_BYTES as u64 > growth {
+            return Err(Closed::Full);
+        }
+        let log = keeper.make_log(&self.locked, &peer, bytes);
+        let log = log.map_err(|error| match error {
+            OpenError::NoRoom(_) => Closed::Full,
+            _ => Closed::Unable,
+        })?;
+        let made = &keeper.logs[&log];
+        let timing = self.disks.timing();
+        let answer = Answer::Welcome(Welcome {
+            mark: self.volume.mark,
+            log,
+            nonce: made.nonce,
+            ring_bytes: made.ring_bytes(),
+            sector: self.disks.log_sector(),
+            numbers: made.numbers.clone(),
+            latency_ns: timing.map_or(0, |timing| timing.latency_ns),
+            bandwidth: timing.map_or(0, |timing| timing.bandwidth),
+        });
+        let joining = Joining {
+            log,
+            peer,
+            link: welcome(&answer.emit(), made.window.file()),
+            window: made.window.clone(),
+            ring_bytes: made.ring_bytes(),
+            numbers: made.numbers.clone(),
+        };
+        let budget = keeper.budget();
+        self.locked.lock().join(&self.disks, joining, budget);
+        Ok(log)
+    }
+
+    /// The first process comes: the own client is one of several from now on. What it has promised of the whole room is in the tree then.
+    fn begin_sharing(&self, keeper: &mut Keeper) -> Result<(), DigestError> {
+        let mut state = self.locked.lock();
+        let Some(cache) = state.sharing.own.as_ref().map(|own| Arc::clone(&own.cache)) else {
+            return Ok(());
+        };
+        if state.is_shared() {
+            return Ok(());
+        }
+        state.begin_sharing(keeper.next_numbers.max(keeper.tree.next_inode()));
+        keeper.tell_room(&mut state);
+        let state = self.write_all(state);
+        let end = state.writer.durable_position();
+        drop(state);
+        cache.begin();
+        keeper.digest(&self.locked, end)
+    }
+
     /// The thread that asks for leases in time.
     fn give_in_turn(&self) {
         let mut state = self.locked.lock();

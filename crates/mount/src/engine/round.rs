@@ -22,15 +22,21 @@ impl Shared {
             keeper.digest_log(&self.locked, *log, end)?;
             keeper.drop_log(*log)?;
         }
-        for inode in &round.idle {
-            keeper.delete_idle(&self.locked, *inode)?;
-        }
         Ok(round)
+    }
+
+    /// Deletes what nobody has open any more. All logs that say so are digested.
+    pub(super) fn delete_idle(&self, keeper: &mut Keeper, round: &mut Round) -> Result<(), DigestError> {
+        for inode in std::mem::take(&mut round.idle) {
+            keeper.delete_idle(&self.locked, inode)?;
+            round.wants_one = true;
+        }
+        Ok(())
     }
 
     /// A root has what a round has done: the other one is to have it, if somebody waits.
     pub(super) fn end_round(&self, keeper: &mut Keeper, round: &Round) -> Result<(), DigestError> {
-        if round.wants_both {
+        if round.wants_both || round.wants_one {
             keeper.commit(&self.locked)?;
         }
         for log in &round.closing {

@@ -6,6 +6,7 @@
 //! that has a file open.
 
 use super::due::{DIGEST_PERCENT, IDLE};
+use super::own::Own;
 use crate::window::Window;
 use base::{Instant, Machine};
 use fs::client::access::{APPEND_ONLY, EXECUTE, IMMUTABLE, READ, WRITE};
@@ -84,6 +85,8 @@ impl Session {
 /// All processes.
 pub(crate) struct Sharing {
     pub leases: Leases,
+    /// The engine's own client, if it is used beside others.
+    pub own: Option<Own>,
     /// Reads the tree.
     pub calls: Calls,
     pub sessions: BTreeMap<u64, Session>,
@@ -106,15 +109,15 @@ pub(crate) struct Round {
     pub closing: Vec<u64>,
     pub idle: Vec<u64>,
     pub wants_both: bool,
+    /// Something has changed after the first commit.
+    pub wants_one: bool,
 }
 
 impl Sharing {
     pub fn new(mark: u64) -> Self {
         Self {
-            leases: Leases::new(Options {
-                hold: HOLD,
-                ..Options::default()
-            }),
+            leases: leases(None),
+            own: None,
             calls: Calls::new(mark, CallOptions::default()),
             sessions: BTreeMap::new(),
             idle: BTreeSet::new(),
@@ -125,12 +128,26 @@ impl Sharing {
         }
     }
 
+    /// Nobody has leases any more.
+    pub fn renew(&mut self) {
+        self.leases = leases(self.own.as_ref().map(|own| own.client));
+    }
+
     pub fn refresh(&mut self, client: Client, grants: &mut Grants) {
         self.leases.refresh(client, grants);
     }
 
+    /// What the own log may do: everything, but for what others have open.
+    pub fn refresh_own(&mut self, grants: &mut Grants) {
+        match self.own.as_ref().filter(|own| own.is_shared) {
+            Some(own) => self.leases.refresh(own.client, grants),
+            None => grants.open_elsewhere.clear(),
+        }
+    }
+
     pub fn deadline(&self) -> Option<Instant> {
-        self.leases.deadline()
+        let own = self.own.as_ref().and_then(Own::deadline);
+        self.leases.deadline().into_iter().chain(own).min()
     }
 
     pub fn count(&self) -> usize {
@@ -191,6 +208,14 @@ impl Sharing {
             self.wants_round |= used > 0 && is_due;
         }
     }
+}
+
+fn leases(own: Option<Client>) -> Leases {
+    Leases::new(Options {
+        hold: HOLD,
+        own,
+        ..Options::default()
+    })
 }
 
 /// What a user may do with an inode: bits, and what a log of the user may change of it. Nothing if there is no such inode.

@@ -2,10 +2,12 @@
 
 use super::digester::BLOCKS_KEPT;
 use super::failure::Failure;
+use super::own::Wants;
 use super::state::State;
 use crate::media::Disks;
 use fs::client::{Call, Caller, Client, Failure as ClientFailure};
 use fs::format::Tier;
+use fs::lease::Mode;
 use fs::log::Ticket;
 use fs::op::Op;
 use fs::overlay::Below;
@@ -102,6 +104,45 @@ impl Turn<'_> {
         }
     }
 
+    /// Whether a call may use inodes, with the leases that it has for its time. Always, as long as nobody else has a log.
+    ///
+    /// # Errors
+    /// [`Failure::Leases`].
+    pub fn may(&mut self, pins: &[(u64, Mode)], wants: &Wants) -> Result<(), Failure> {
+        self.state.may(pins, wants)
+    }
+
+    /// Whether the caller's cache may write back what it has of a file, though its lease may be leaving.
+    pub fn may_write_back(&self, inode: u64) -> bool {
+        self.state.may_write_back(inode)
+    }
+
+    /// The caller's cache is told entries of a directory.
+    pub fn listed(&mut self, inode: u64) {
+        self.state.listed(inode);
+    }
+
+    /// Whether others may have logs at some time.
+    pub fn may_be_shared(&self) -> bool {
+        self.state.sharing.own.is_some()
+    }
+
+    /// Whether others have logs.
+    pub fn is_shared(&self) -> bool {
+        self.state.is_shared()
+    }
+
+    /// Whether the caller's cache may keep names.
+    pub fn may_keep_names(&self) -> bool {
+        let own = self.state.sharing.own.as_ref();
+        own.is_none_or(|own| !own.is_shared && own.cache.may_keep_names())
+    }
+
+    /// Whether somebody refers to an inode.
+    pub fn holds(&self, inode: u64) -> bool {
+        self.state.client.holds(inode)
+    }
+
     /// Reads.
     ///
     /// # Errors
@@ -128,6 +169,9 @@ impl Turn<'_> {
         let State { client, reader, .. } = &mut *self.state;
         let mut below = Below::new(reader, self.disks, View::Pending);
         let result = client.forget(&mut below, inode, count);
+        if self.state.is_shared() && !self.state.client.holds(inode) {
+            self.state.shut(self.disks, inode);
+        }
         result.map_err(|error| self.failed(error))
     }
 

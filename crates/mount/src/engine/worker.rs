@@ -50,10 +50,11 @@ impl Shared {
         (state.stalled, state.digest_wanted) = (0, false);
         drop(state);
         let mut keeper = self.keeper();
-        let end = self.locked.lock().writer.durable_position();
         let round = self.digest_logs(&mut keeper);
-        let mut result = round.and_then(|round| {
+        let mut result = round.and_then(|mut round| {
+            let end = self.locked.lock().writer.durable_position();
             keeper.digest(&self.locked, end)?;
+            self.delete_idle(&mut keeper, &mut round)?;
             self.end_round(&mut keeper, &round)
         });
         if is_stalled && result.is_ok() {

@@ -1,9 +1,11 @@
 //! Writes. Small data go into the log with their record. Large data go to granted blocks first, without the lock, and once.
 
 use super::failure::Failure;
-use super::{Engine, Patience};
+use super::own::{Pins, Wants};
+use super::{Engine, Patience, RECORD_BYTES_MAX, Turn};
 use fs::client::{Caller, Plan, Where, Written};
 use fs::format::{BLOCK_BYTES, Block};
+use fs::lease::Mode;
 use fs::log::Ticket;
 
 /// A write of a file.
@@ -19,11 +21,20 @@ pub struct Write<'w> {
     pub data: &'w [u8],
     /// Set-ID bits go (`FUSE_WRITE_KILL_SUIDGID`).
     pub takes_set_id: bool,
+    /// It is written behind the file's end, whatever the offset, where others may have made the file longer than the caller knows: those that have
+    /// logs, or had.
+    pub appends: bool,
+    /// It comes from a cache that gives up the file, perhaps.
+    pub is_write_back: bool,
+    /// Leases that the call has for its time.
+    pub pins: &'w [(u64, Mode)],
 }
 
 /// What a write has done, in one call or several.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wrote {
+    /// Where it begins.
+    pub offset: Option<u64>,
     /// Bytes.
     pub bytes: usize,
     /// When they are durable.
@@ -38,12 +49,50 @@ enum Step {
     Planned(Plan),
 }
 
+impl Write<'_> {
+    fn wants(&self) -> Wants {
+        Wants {
+            leases: vec![(self.inode, Mode::Exclusive)],
+            is_cached: true,
+        }
+    }
+}
+
+impl Turn<'_> {
+    fn may_write(&mut self, write: &Write<'_>) -> Result<(), Failure> {
+        match !self.is_shared() || (write.is_write_back && self.may_write_back(write.inode)) {
+            true => Ok(()),
+            false => self.may(write.pins, &write.wants()),
+        }
+    }
+
+    /// Leases for the time of a write; none if nobody else has any.
+    fn pin_for(&mut self, write: &Write<'_>) -> Result<Pins, Failure> {
+        self.may_write(write)?;
+        Ok(self.state.pin(write.wants().leases))
+    }
+}
+
 impl Engine {
     /// Writes all data, in several calls if they are many.
     ///
     /// # Errors
     /// [`Failure`], if nothing was written. [`Failure::Busy`] and [`Failure::Stalled`] may come after a part of them: then the whole is to be written again.
     pub fn write(&self, write: &Write<'_>) -> Result<Wrote, Failure> {
+        if write.data.len() <= RECORD_BYTES_MAX as usize {
+            return self.write_parts(write);
+        }
+        // It takes several turns, and the lease is to stay.
+        let pins = self.turn(|turn| turn.pin_for(write))?;
+        let written = self.write_parts(&Write {
+            pins: if pins.is_empty() { write.pins } else { &pins },
+            ..*write
+        });
+        self.unpin(&pins);
+        written
+    }
+
+    fn write_parts(&self, write: &Write<'_>) -> Result<Wrote, Failure> {
         let mut done = Wrote::default();
         let mut may_plan = true;
         while done.bytes < write.data.len() {
@@ -58,6 +107,7 @@ impl Engine {
             };
             match self.write_part(&part, may_plan) {
                 Ok(written) => {
+                    done.offset.get_or_insert(written.offset);
                     done.bytes += written.bytes;
                     done.ticket = written.ticket.or(done.ticket);
                     done.took_set_id |= written.took_set_id;
@@ -76,8 +126,13 @@ impl Engine {
     }
 
     fn write_part(&self, write: &Write<'_>, may_plan: bool) -> Result<Written, Failure> {
-        let (inode, at, takes) = (write.inode, write.at, write.takes_set_id);
+        let (inode, takes) = (write.inode, write.takes_set_id);
         let step = self.turn(|turn| {
+            turn.may_write(write)?;
+            let at = match write.appends && turn.may_be_shared() {
+                true => Where::End,
+                false => write.at,
+            };
             let step = turn.call(write.caller, |client, call| {
                 if may_plan && let Some(plan) = client.plan(call, (inode, at), write.data.len())? {
                     return Ok(Step::Planned(plan));

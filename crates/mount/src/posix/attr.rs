@@ -1,13 +1,35 @@
 //! What the kernel is told of inodes.
 
-use crate::engine::Failure;
+use crate::engine::{Failure, Turn};
 use fs::format::BLOCK_BYTES;
 use fs::inode::{Inode, Time};
 use fuse::abi::{Attr, AttrOut, EntryOut, Errno, Statx, StatxOut, SxTime};
 
-/// The kernel keeps what it is told for so long. It is the only way to the files as long as they are mounted, so nothing changes
-/// behind its back.
+/// The kernel keeps what it is told for so long: nothing changes behind its back.
 pub(crate) const VALID_S: u64 = 3600;
+
+/// For how many seconds the kernel keeps a name, and attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Valid {
+    pub entry: u64,
+    pub attr: u64,
+}
+
+impl Valid {
+    /// Of an answer that a name leads to an inode. While others have logs, the kernel asks for a name each time. Attributes are dropped when
+    /// their lease goes, but for those that the kernel is being told with an inode that it did not know: it may drop them before it has them.
+    pub fn of(turn: &Turn<'_>, is_known: bool) -> Self {
+        Self {
+            entry: if turn.may_keep_names() { VALID_S } else { 0 },
+            attr: if turn.is_shared() && !is_known { 0 } else { VALID_S },
+        }
+    }
+
+    /// Of the attributes in the answer to a change, which the kernel takes whatever it was told meanwhile.
+    pub fn of_change(turn: &Turn<'_>) -> u64 {
+        Self::of(turn, false).attr
+    }
+}
 /// `st_blocks` counts these.
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -40,9 +62,9 @@ pub(crate) fn attr_of(number: u64, inode: &Inode) -> Attr {
     }
 }
 
-pub(crate) fn attr_out(number: u64, inode: &Inode) -> AttrOut {
+pub(crate) fn attr_out(number: u64, inode: &Inode, attr_valid: u64) -> AttrOut {
     AttrOut {
-        attr_valid: VALID_S,
+        attr_valid,
         attr: attr_of(number, inode),
         ..AttrOut::default()
     }
@@ -81,20 +103,20 @@ pub(crate) fn statx_out(number: u64, inode: &Inode) -> StatxOut {
     }
 }
 
-pub(crate) fn entry_out(number: u64, inode: &Inode) -> EntryOut {
+pub(crate) fn entry_out(number: u64, inode: &Inode, valid: Valid) -> EntryOut {
     EntryOut {
         nodeid: number,
-        entry_valid: VALID_S,
-        attr_valid: VALID_S,
+        entry_valid: valid.entry,
+        attr_valid: valid.attr,
         attr: attr_of(number, inode),
         ..EntryOut::default()
     }
 }
 
 /// The kernel remembers that there is no such name.
-pub(crate) fn negative_entry() -> EntryOut {
+pub(crate) fn negative_entry(valid: Valid) -> EntryOut {
     EntryOut {
-        entry_valid: VALID_S,
+        entry_valid: valid.entry,
         ..EntryOut::default()
     }
 }
@@ -104,7 +126,7 @@ pub(crate) fn errno_of(failure: &Failure) -> Errno {
         Failure::Posix(errno) => Errno::from_raw_os_error(errno.code()),
         Failure::TooLong => Errno::FBIG,
         Failure::NoBlocks => Errno::NOSPC,
-        Failure::Busy | Failure::Stalled => Errno::AGAIN,
+        Failure::Busy | Failure::Stalled | Failure::Leases(_) => Errno::AGAIN,
         Failure::Log | Failure::Digest | Failure::Read => Errno::IO,
     }
 }

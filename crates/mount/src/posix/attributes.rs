@@ -1,17 +1,18 @@
 //! What an inode is: attributes, extended attributes, flags; and what the file system is.
 
-use super::attr::{attr_out, errno_of, statx_out};
+use super::attr::{VALID_S, Valid, attr_out, errno_of, statx_out};
 use super::pin::{self, TIER};
-use super::server::{Changed, Place, Server, caller_of};
-use super::status::{STATUS, json};
+use super::server::{Changed, Server, Way, caller_of};
+use super::status::{CONTROL, STATUS, json};
 use crate::engine::{Failure, Turn};
 use fs::client::{Stamp, Statfs, Wanted, XattrMode};
 use fs::errno::Errno as FsErrno;
 use fs::format::{BLOCK_BYTES, ROOT_INODE};
-use fs::inode::Time;
+use fs::inode::{Inode, Time};
 use fs::op::NAME_BYTES_MAX;
 use fuse::abi::{Errno, InHeader, Kstatfs, Operation, Reply, SetattrIn, SetxattrIn, fattr, setxattr};
 use fuse::transport::Call;
+use std::os::unix::ffi::OsStrExt;
 
 /// `XATTR_CREATE` and `XATTR_REPLACE` (setxattr(2)).
 const XATTR_CREATE: u32 = 1;
@@ -21,24 +22,20 @@ const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 
 impl Server {
-    pub(crate) fn attributes(&self, call: Call) {
+    pub(crate) fn attributes(&self, call: Call, way: Way<'_>) {
         let number = call.header().nodeid;
-        let found = self
-            .engine
-            .turn(|turn| turn.read(|client, below| client.stat(below, number)));
-        match found {
-            Ok(inode) => call.reply(&Reply::Attr(attr_out(number, &inode))),
+        match self.engine.turn(|turn| stat(turn, way, number)) {
+            Ok(inode) => call.reply(&Reply::Attr(attr_out(number, &inode, VALID_S))),
+            Err(Failure::Leases(wants)) => self.park(call, wants),
             Err(failure) => call.fail(errno_of(&failure)),
         }
     }
 
     /// STATX: attributes, with the time of birth among them.
-    pub(crate) fn all_attributes(&self, call: Call) {
+    pub(crate) fn all_attributes(&self, call: Call, way: Way<'_>) {
         let number = call.header().nodeid;
-        let found = self
-            .engine
-            .turn(|turn| turn.read(|client, below| client.stat(below, number)));
-        match found {
+        match self.engine.turn(|turn| stat(turn, way, number)) {
+            Err(Failure::Leases(wants)) => self.park(call, wants),
             Ok(inode) => call.reply(&Reply::Statx(statx_out(number, &inode))),
             Err(failure) => call.fail(errno_of(&failure)),
         }
@@ -76,36 +73,48 @@ impl Server {
             client.set(call, number, &wanted)
         })?;
         let inode = turn.read(|client, below| client.stat(below, number))?;
-        Ok((Reply::Attr(attr_out(number, &inode)), ticket))
+        let valid = Valid::of_change(turn);
+        Ok((Reply::Attr(attr_out(number, &inode, valid)), ticket))
     }
 
-    pub(crate) fn attribute(&self, call: Call) {
+    pub(crate) fn attribute(&self, call: Call, way: Way<'_>) {
         let Operation::Getxattr { argument, name } = call.operation() else {
             unreachable!("the caller looked at it");
         };
         let header = *call.header();
         let value = match (header.nodeid, name) {
             (ROOT_INODE, name) if name == STATUS.as_bytes() => Ok(self.status().into_bytes()),
-            (number, name) if name == TIER.as_bytes() => self.engine.turn(|turn| pin::value(turn, number)),
+            (ROOT_INODE, name) if name == CONTROL.as_bytes() => match &self.control {
+                Some(path) => Ok(path.as_os_str().as_bytes().to_vec()),
+                None => Err(FsErrno::NoData.into()),
+            },
+            (number, name) if name == TIER.as_bytes() => self.engine.turn(|turn| {
+                way.may_read(turn, number)?;
+                pin::value(turn, number)
+            }),
             (number, name) => self.engine.turn(|turn| {
+                way.may_read(turn, number)?;
                 turn.call(caller_of(&header, 0), |client, call| {
                     client.attribute(call, number, name)
                 })
             }),
         };
-        answer_bytes(call, value, argument.size);
+        self.answer_bytes(call, value, argument.size);
     }
 
     fn status(&self) -> String {
-        json(&self.engine.status(), self.transport.transport())
+        let processes = self.engine.processes();
+        let control = self.control.as_deref().map(|path| (path, processes));
+        json(&self.engine.status(), self.transport.transport(), control)
     }
 
-    pub(crate) fn attribute_names(&self, call: Call) {
+    pub(crate) fn attribute_names(&self, call: Call, way: Way<'_>) {
         let Operation::Listxattr(argument) = call.operation() else {
             unreachable!("the caller looked at it");
         };
         let header = *call.header();
         let names = self.engine.turn(|turn| {
+            way.may_read(turn, header.nodeid)?;
             turn.call(caller_of(&header, 0), |client, call| {
                 client.attributes(call, header.nodeid)
             })
@@ -114,7 +123,7 @@ impl Server {
             let ended = names.into_iter().flat_map(|name| name.into_iter().chain([0]));
             ended.collect::<Vec<u8>>()
         });
-        answer_bytes(call, joined, argument.size);
+        self.answer_bytes(call, joined, argument.size);
     }
 
     pub(crate) fn set_attribute(
@@ -154,26 +163,23 @@ impl Server {
     }
 
     /// IOCTL: the flags of `chattr`.
-    pub(crate) fn control(&self, call: Call, place: Place) {
+    pub(crate) fn control(&self, call: Call, way: Way<'_>) {
         let Operation::Ioctl { argument, data } = call.operation() else {
             unreachable!("the caller looked at it");
         };
         let header = *call.header();
         match argument.cmd {
-            GET_FLAGS => {
-                let found = self
-                    .engine
-                    .turn(|turn| turn.read(|client, below| client.stat(below, header.nodeid)));
-                match found {
-                    Ok(inode) => call.reply(&Reply::Ioctl(0, &(inode.flags as u32).to_ne_bytes())),
-                    Err(failure) => call.fail(errno_of(&failure)),
-                }
-            }
+            GET_FLAGS => match self.engine.turn(|turn| stat(turn, way, header.nodeid)) {
+                Err(Failure::Leases(wants)) => self.park(call, wants),
+                Ok(inode) => call.reply(&Reply::Ioctl(0, &(inode.flags as u32).to_ne_bytes())),
+                Err(failure) => call.fail(errno_of(&failure)),
+            },
             SET_FLAGS => {
                 let Some(flags) = data.first_chunk::<4>().map(|flags| u32::from_ne_bytes(*flags)) else {
                     return call.fail(Errno::INVAL);
                 };
-                self.change_by(call, place, move |turn, _| {
+                self.change_by(call, way, move |turn, _, way| {
+                    way.may_change(turn, header.nodeid)?;
                     let caller = caller_of(&header, 0);
                     let ticket = turn.call(caller, |client, call| {
                         client.set_flags(call, header.nodeid, u64::from(flags))
@@ -207,14 +213,21 @@ impl Server {
             ..Kstatfs::default()
         }));
     }
+
+    /// Answers with a value, or with its size if the caller has no room for any.
+    fn answer_bytes(&self, call: Call, value: Result<Vec<u8>, Failure>, size: u32) {
+        match value {
+            Ok(value) if size == 0 => call.reply(&Reply::Size(value.len() as u32)),
+            Ok(value) if value.len() > size as usize => call.fail(Errno::RANGE),
+            Ok(value) => call.reply(&Reply::Data(&value)),
+            Err(Failure::Leases(wants)) => self.park(call, wants),
+            Err(failure) => call.fail(errno_of(&failure)),
+        }
+    }
 }
 
-/// Answers with a value, or with its size if the caller has no room for any.
-fn answer_bytes(call: Call, value: Result<Vec<u8>, Failure>, size: u32) {
-    match value {
-        Ok(value) if size == 0 => call.reply(&Reply::Size(value.len() as u32)),
-        Ok(value) if value.len() > size as usize => call.fail(Errno::RANGE),
-        Ok(value) => call.reply(&Reply::Data(&value)),
-        Err(failure) => call.fail(errno_of(&failure)),
-    }
+/// What an inode is.
+fn stat(turn: &mut Turn<'_>, way: Way<'_>, number: u64) -> Result<Inode, Failure> {
+    way.may_read(turn, number)?;
+    turn.read(|client, below| client.stat(below, number))
 }

@@ -1,16 +1,22 @@
 //! Requests of the kernel, each to what serves it.
 
-use super::server::{Changed, Place, Server};
-use crate::engine::{Failure, Mode, Turn};
+use super::server::{Changed, Place, Server, Way};
+use crate::engine::{Failure, Mode as EngineMode, Pins, Turn};
+use fs::lease::Mode;
 use fuse::abi::{Errno, Operation, Reply};
 use fuse::transport::Call;
 
 impl Server {
     /// Serves a call, or gives it to a worker.
-    pub fn serve(&self, call: Call, place: Place) {
+    pub fn serve(&self, call: Call, place: Place, pins: &Pins) {
         if place == Place::Transport && self.is_slow && is_long(&call.operation()) {
-            return self.queue.serve(call);
+            return self.queue.serve(call, Pins::new());
         }
+        self.answer_to(call, Way { place, pins });
+        self.engine.unpin(pins);
+    }
+
+    fn answer_to(&self, call: Call, way: Way<'_>) {
         match call.operation() {
             Operation::Forget(argument) => {
                 self.forget(&[(call.header().nodeid, argument.nlookup)]);
@@ -21,27 +27,27 @@ impl Server {
                 self.forget(&forgets);
                 call.reply(&Reply::Empty);
             }
-            Operation::Lookup { .. } => self.look_up(call),
-            Operation::Getattr(_) => self.attributes(call),
-            Operation::Statx(_) => self.all_attributes(call),
-            Operation::Readlink => self.read_link(call),
-            Operation::Read(_) => self.read(call),
-            Operation::Readdir(_) => self.list(call, false),
-            Operation::Readdirplus(_) => self.list(call, true),
-            Operation::Lseek(_) => self.seek(call),
+            Operation::Lookup { .. } => self.look_up(call, way),
+            Operation::Getattr(_) => self.attributes(call, way),
+            Operation::Statx(_) => self.all_attributes(call, way),
+            Operation::Readlink => self.read_link(call, way),
+            Operation::Read(_) => self.read(call, way),
+            Operation::Readdir(_) => self.list(call, way, false),
+            Operation::Readdirplus(_) => self.list(call, way, true),
+            Operation::Lseek(_) => self.seek(call, way),
             Operation::Statfs => self.room(call),
-            Operation::Getxattr { .. } => self.attribute(call),
-            Operation::Listxattr(_) => self.attribute_names(call),
-            Operation::Ioctl { .. } => self.control(call, place),
+            Operation::Getxattr { .. } => self.attribute(call, way),
+            Operation::Listxattr(_) => self.attribute_names(call, way),
+            Operation::Ioctl { .. } => self.control(call, way),
             // Each call is durable before it is answered: the kernel need not ask again.
             Operation::Fsync(_) | Operation::Fsyncdir(_) | Operation::Syncfs
-                if self.engine.mode() == Mode::Sync =>
+                if self.engine.mode() == EngineMode::Sync =>
             {
                 call.fail(Errno::NOSYS)
             }
             Operation::Fsync(_) | Operation::Fsyncdir(_) | Operation::Syncfs => self.sync(call),
-            Operation::Write { .. } => self.write(call, place),
-            Operation::Fallocate(_) => self.allocate(call, place),
+            Operation::Write { .. } => self.write(call, way),
+            Operation::Fallocate(_) => self.allocate(call, way),
             Operation::Destroy => call.reply(&Reply::Empty),
             // The kernel opens without asking, checks permissions itself, keeps the locks, and copies by reading and writing.
             Operation::Open(_)
@@ -54,7 +60,7 @@ impl Server {
             | Operation::Setlk(_)
             | Operation::Setlkw(_)
             | Operation::Poll(_) => call.fail(Errno::NOSYS),
-            _ => self.change_by(call, place, Self::changed),
+            _ => self.change_by(call, way, Self::changed),
         }
     }
 
@@ -80,8 +86,14 @@ impl Server {
     }
 
     /// One change, under the lock.
-    fn changed(turn: &mut Turn<'_>, call: &Call) -> Result<Changed, Failure> {
+    fn changed(turn: &mut Turn<'_>, call: &Call, way: Way<'_>) -> Result<Changed, Failure> {
         let header = call.header();
+        if let Operation::Setattr(_) | Operation::Setxattr { .. } | Operation::Removexattr { .. } =
+            call.operation()
+        {
+            // The kernel keeps dirty pages back while it truncates.
+            way.may(turn, &[(header.nodeid, Mode::Exclusive)], true)?;
+        }
         match call.operation() {
             Operation::Setattr(argument) => Self::set_attributes(turn, header, &argument),
             Operation::Setxattr {
@@ -90,7 +102,7 @@ impl Server {
                 value,
             } => Self::set_attribute(turn, header, (name, value), &argument),
             Operation::Removexattr { name } => Self::remove_attribute(turn, header, name),
-            operation => Self::change_names(turn, header, operation),
+            operation => Self::change_names(turn, (header, way), operation),
         }
     }
 }

@@ -7,7 +7,9 @@
 
 mod attr;
 mod attributes;
+mod cache;
 mod content;
+mod descriptors;
 mod dispatch;
 mod names;
 mod pin;
@@ -16,17 +18,20 @@ mod status;
 mod workers;
 
 pub use pin::TIER;
-pub use status::STATUS;
+pub use status::{CONTROL, STATUS};
 
-use crate::engine::{Engine, Failure};
+use crate::engine::{Engine, Failure, Pins};
 use crate::media::Disks;
+use crate::serve::Opener;
+use cache::KernelCache;
+use descriptors::Handles;
 use fs::media::Media;
 use fuse::abi::init;
 use fuse::mount::{Mount, MountError, MountOptions, UnmountError, mount};
 use fuse::transport::{Choice, Config, End, Session, StartError, Stopper, Transport, Wishes};
 use os::sync::{Arc, thread};
 use server::{Kernel, Place, Server, Told};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 use workers::{Queue, Workers};
 
@@ -39,6 +44,8 @@ pub struct Settings {
     pub choice: Choice,
     /// Reading changes access times, as `relatime` does.
     pub keeps_atime: bool,
+    /// The socket of programs that have logs of their own beside the mount. The engine [is shared](Engine::share) then.
+    pub control: Option<PathBuf>,
 }
 
 /// Why there is no mount.
@@ -61,10 +68,18 @@ pub struct Mounted {
     session: thread::JoinHandle<End>,
     stopper: Stopper,
     workers: Workers,
+    cache: KernelCache,
     engine: Arc<Engine>,
 }
 
-fn wishes() -> Wishes {
+/// Entries of each processor's queue where calls may wait for leases, each of which has one.
+const ENTRIES_SHARED: usize = 128;
+/// Entries of a queue that stay free for calls that do not wait, at least.
+const ENTRIES_FREE: usize = 8;
+/// Reading ahead that may be under way at once where it may wait for leases: pages that are written back are to pass it.
+const BACKGROUND_SHARED: u16 = 1024;
+
+fn wishes(is_shared: bool) -> Wishes {
     let mut wishes = Wishes::without_opens();
     // The umask is not for what is made in a directory with a default list. Numbers of inodes are never used again, so handles are good as long
     // as their files are there.
@@ -73,6 +88,9 @@ fn wishes() -> Wishes {
         | init::HAS_IOCTL_DIR
         | init::EXPLICIT_INVAL_DATA
         | init::EXPORT_SUPPORT;
+    if is_shared {
+        wishes.background_max = BACKGROUND_SHARED;
+    }
     wishes
 }
 
@@ -90,24 +108,40 @@ impl Mounted {
         let is_slow = (0..disks.devices() as u8).any(|device| !disks.is_immediate(device));
         let (mount, device) = mount(place, &settings.mount)?;
         let queue = Queue::default();
+        let kernel = Kernel::default();
+        let cache = KernelCache::new(kernel.clone());
+        if settings.control.is_some() {
+            engine.share_own(Arc::new(cache.clone()));
+        }
+        let entries = match settings.control {
+            Some(_) => ENTRIES_SHARED,
+            None => Config::default().entries,
+        };
         let server = Arc::new(Server {
             engine: Arc::clone(&engine),
             queue: queue.clone(),
             is_slow,
             keeps_atime: settings.keeps_atime,
             transport: Told::default(),
-            kernel: Kernel::default(),
+            kernel,
+            cache: cache.clone(),
+            waiting_max: entries - ENTRIES_FREE,
+            control: settings.control.clone(),
         });
         let config = Config {
             choice: settings.choice,
-            wishes: wishes(),
+            entries,
+            wishes: wishes(settings.control.is_some()),
             ..Config::default()
         };
         let serving = Arc::clone(&server);
-        let session = Session::start(device, &config, move |call| serving.serve(call, Place::Transport))?;
+        let session = Session::start(device, &config, move |call| {
+            serving.serve(call, Place::Transport, &Pins::new())
+        })?;
         server.transport.set(session.transport());
         server.kernel.set(session.notifier());
-        let workers = Workers::start(queue, move |call| server.serve(call, Place::Worker));
+        cache.start(&engine);
+        let workers = Workers::start(queue, move |call, pins| server.serve(call, Place::Worker, &pins));
         let (transport, fallback) = (session.transport(), session.fallback().map(ToString::to_string));
         let stopper = session.stopper();
         let join = thread::Builder::new().name("fs-session".into());
@@ -121,6 +155,7 @@ impl Mounted {
             session,
             stopper,
             workers,
+            cache,
             engine,
         })
     }
@@ -141,8 +176,18 @@ impl Mounted {
     }
 
     /// The engine.
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Opens inodes of the mount for programs that have logs of their own.
+    ///
+    /// # Errors
+    /// The mount is gone.
+    pub fn opener(&self) -> std::io::Result<Arc<dyn Opener>> {
+        let place = self.mount.place().to_owned();
+        let device = rustix::fs::stat(&place)?.st_dev;
+        Ok(Arc::new(Handles { place, device }))
     }
 
     /// True if it was unmounted, by whomever.
@@ -185,12 +230,15 @@ impl Mounted {
             mount,
             session,
             workers,
+            cache,
             engine,
             ..
         } = self;
         drop(mount);
         let end = session.join().unwrap_or(End::Panicked);
         drop(workers);
+        engine.drop_waiting();
+        cache.stop();
         (end, engine.close())
     }
 }

@@ -4,13 +4,16 @@
 //! the call goes to a worker: a thread of the transport waits for nothing.
 
 use super::attr::errno_of;
+use super::cache::KernelCache;
 use super::workers::Queue;
-use crate::engine::{Engine, Failure, Mode, Patience, Turn};
+use crate::engine::{Engine, Failure, Mode as EngineMode, Patience, Pins, Turn, Wants};
 use fs::client::Caller;
+use fs::lease::Mode;
 use fs::log::Ticket;
-use fuse::abi::{InHeader, Notification, Reply};
+use fuse::abi::{Errno, InHeader, Notification, Reply};
 use fuse::transport::{Call, Notifier, Transport};
 use os::sync::{Arc, AtomicU32, Mutex, Ordering, PoisonError};
+use std::path::PathBuf;
 
 /// What a change has come to: its answer, and when it is durable. None: nothing has changed.
 pub(crate) type Changed = (Reply<'static>, Option<Ticket>);
@@ -24,6 +27,35 @@ pub(crate) enum Place {
     Worker,
 }
 
+/// How a call is served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way<'w> {
+    pub place: Place,
+    /// Leases that it has for its time.
+    pub pins: &'w Pins,
+}
+
+impl Way<'_> {
+    /// Whether a call may use inodes so. The first of them may be in the kernel's cache, if `is_cached`.
+    pub fn may(&self, turn: &mut Turn<'_>, leases: &[(u64, Mode)], is_cached: bool) -> Result<(), Failure> {
+        if !turn.is_shared() {
+            return Ok(());
+        }
+        let leases = leases.to_vec();
+        turn.may(self.pins, &Wants { leases, is_cached })
+    }
+
+    /// Whether it may read an inode.
+    pub fn may_read(&self, turn: &mut Turn<'_>, inode: u64) -> Result<(), Failure> {
+        self.may(turn, &[(inode, Mode::Shared)], false)
+    }
+
+    /// Whether it may change an inode.
+    pub fn may_change(&self, turn: &mut Turn<'_>, inode: u64) -> Result<(), Failure> {
+        self.may(turn, &[(inode, Mode::Exclusive)], false)
+    }
+}
+
 pub(crate) struct Server {
     pub engine: Arc<Engine>,
     pub queue: Queue,
@@ -35,6 +67,12 @@ pub(crate) struct Server {
     pub transport: Told,
     /// Tells the kernel of changes, once the session has started.
     pub kernel: Kernel,
+    /// What the kernel has, where others may have logs.
+    pub cache: KernelCache,
+    /// Calls that may wait for leases at once.
+    pub waiting_max: usize,
+    /// The socket of programs with logs.
+    pub control: Option<PathBuf>,
 }
 
 /// A transport that is told once.
@@ -57,18 +95,23 @@ impl Told {
 }
 
 /// The kernel, to which notifications go from the session's start on.
-#[derive(Default)]
-pub(crate) struct Kernel(Mutex<Option<Notifier>>);
+#[derive(Clone, Default)]
+pub(crate) struct Kernel(Arc<Mutex<Option<Notifier>>>);
 
 impl Kernel {
     pub fn set(&self, notifier: Notifier) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(notifier);
     }
 
-    fn notify(&self, notification: &Notification<'_>) {
+    /// Refused if the kernel does not know the inode any more, or the session ends.
+    pub fn notify(&self, notification: &Notification<'_>) {
+        self.try_notify(notification);
+    }
+
+    /// True if the kernel takes it.
+    pub fn try_notify(&self, notification: &Notification<'_>) -> bool {
         let notifier = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        // Refused if the kernel does not know the inode any more, or the session ends.
-        let _ = notifier.map(|notifier| notifier.notify(notification));
+        notifier.is_some_and(|notifier| notifier.notify(notification).is_ok())
     }
 }
 
@@ -88,15 +131,16 @@ impl Server {
     pub fn change_by(
         &self,
         call: Call,
-        place: Place,
-        change: impl Fn(&mut Turn<'_>, &Call) -> Result<Changed, Failure>,
+        way: Way<'_>,
+        change: impl Fn(&mut Turn<'_>, &Call, Way<'_>) -> Result<Changed, Failure>,
     ) {
         let mut patience = Patience::default();
         loop {
-            match self.engine.turn(|turn| change(turn, &call)) {
+            match self.engine.turn(|turn| change(turn, &call, way)) {
                 Ok(changed) => return self.answer(call, changed),
-                Err(failure) if place == Place::Transport && Patience::may_wait(&failure) => {
-                    return self.queue.serve(call);
+                Err(Failure::Leases(wants)) => return self.park(call, wants),
+                Err(failure) if way.place == Place::Transport && Patience::may_wait(&failure) => {
+                    return self.queue.serve(call, Pins::new());
                 }
                 Err(failure) => {
                     if let Err(failure) = patience.wait(&self.engine, failure) {
@@ -105,6 +149,17 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// A call waits for leases, without a thread. A worker goes on with it.
+    pub fn park(&self, call: Call, wants: Wants) {
+        if self.engine.waiting() >= self.waiting_max {
+            // Each has a place that the calls of those need that have the leases.
+            return call.fail(Errno::BUSY);
+        }
+        let queue = self.queue.clone();
+        self.engine
+            .wait_for_leases(wants, Box::new(move |pins| queue.serve(call, pins)));
     }
 
     /// A call has changed attributes, and its answer does not say so: without a word the kernel would let programs run with set-ID bits that are
@@ -121,7 +176,9 @@ impl Server {
     /// Answers a change, when its mode says so.
     pub fn answer(&self, call: Call, (reply, ticket): Changed) {
         match ticket {
-            Some(ticket) if self.engine.mode() == Mode::Sync => self.answer_durable(call, ticket, reply),
+            Some(ticket) if self.engine.mode() == EngineMode::Sync => {
+                self.answer_durable(call, ticket, reply)
+            }
             Some(_) => {
                 call.reply(&reply);
                 self.engine.write_behind();

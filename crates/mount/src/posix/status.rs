@@ -4,9 +4,28 @@ use crate::engine::{Migration, Mode, Status, tier_name};
 use fs::format::BLOCK_BYTES;
 use fuse::transport::Transport;
 use std::fmt::Write;
+use std::path::Path;
 
 /// The attribute of the root directory by which `switchyard fs status` learns what the engine has to tell.
 pub const STATUS: &str = "switchyard.status";
+/// The attribute of the root directory that has the path of the socket of programs with logs of their own.
+pub const CONTROL: &str = "switchyard.control";
+
+/// A text as JSON.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for one in text.chars() {
+        match one {
+            '"' | '\\' => quoted.extend(['\\', one]),
+            one if one.is_control() => {
+                let _ = write!(quoted, "\\u{:04x}", u32::from(one));
+            }
+            one => quoted.push(one),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
 
 /// What has moved between tiers, as JSON.
 fn migration_json(of: &Migration) -> String {
@@ -42,7 +61,7 @@ fn migration_json(of: &Migration) -> String {
 }
 
 /// The status as JSON.
-pub(crate) fn json(status: &Status, transport: Transport) -> String {
+pub(crate) fn json(status: &Status, transport: Transport, control: Option<(&Path, usize)>) -> String {
     let mode = match status.mode {
         Mode::Sync => "sync",
         Mode::Ordered => "ordered",
@@ -62,9 +81,13 @@ pub(crate) fn json(status: &Status, transport: Transport) -> String {
         None => "null".into(),
     };
     let migration = status.migration.as_ref().map_or("null".into(), migration_json);
+    let control = control.map_or("null".into(), |(path, processes)| {
+        let path = quoted(&path.to_string_lossy());
+        format!(r#"{{"socket":{path},"processes":{processes}}}"#)
+    });
     let counts = &status.digest;
     format!(
-        r#"{{"mode":"{mode}","transport":"{transport}","devices":[{devices}],"log_bytes":{},"log_used_bytes":{},"frames":{},"commits":{},"operations_digested":{},"operations_applied":{},"operations_refused":{},"migration":{migration},"failure":{failure}}}"#,
+        r#"{{"mode":"{mode}","transport":"{transport}","devices":[{devices}],"log_bytes":{},"log_used_bytes":{},"frames":{},"commits":{},"operations_digested":{},"operations_applied":{},"operations_refused":{},"migration":{migration},"control":{control},"failure":{failure}}}"#,
         status.log_bytes,
         status.log_used_bytes,
         status.frames,

@@ -1,5 +1,6 @@
 //! Threads for calls that wait: for room in the log, or for a device. The transport's own threads never wait for either.
 
+use crate::engine::Pins;
 use fuse::transport::Call;
 use os::sync::{Arc, Condvar, Mutex, PoisonError, thread};
 use std::collections::VecDeque;
@@ -22,29 +23,29 @@ struct Waiting {
 
 #[derive(Default)]
 struct Calls {
-    queue: VecDeque<Call>,
+    queue: VecDeque<(Call, Pins)>,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Gives a call to a worker. After the end the call is dropped, and so answered with EIO.
-    pub fn serve(&self, call: Call) {
+    /// Gives a call to a worker, with leases that it has for its time. After the end the call is dropped, and so answered with EIO.
+    pub fn serve(&self, call: Call, pins: Pins) {
         let mut calls = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
         if calls.is_closed {
             drop(calls);
             return drop(call);
         }
-        calls.queue.push_back(call);
+        calls.queue.push_back((call, pins));
         drop(calls);
         self.0.comes.notify_one();
     }
 
     /// The next call; none at the end.
-    fn next(&self) -> Option<Call> {
+    fn next(&self) -> Option<(Call, Pins)> {
         let mut calls = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(call) = calls.queue.pop_front() {
-                return Some(call);
+            if let Some(next) = calls.queue.pop_front() {
+                return Some(next);
             }
             if calls.is_closed {
                 return None;
@@ -73,13 +74,13 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    pub fn start(queue: Queue, serve: impl Fn(Call) + Send + Sync + 'static) -> Self {
+    pub fn start(queue: Queue, serve: impl Fn(Call, Pins) + Send + Sync + 'static) -> Self {
         let serve = Arc::new(serve);
         let spawn = |number| {
             let (serve, queue) = (Arc::clone(&serve), queue.clone());
             let run = move || {
-                while let Some(call) = queue.next() {
-                    serve(call);
+                while let Some((call, pins)) = queue.next() {
+                    serve(call, pins);
                 }
             };
             let thread = thread::Builder::new().name(format!("fs-worker-{number}"));

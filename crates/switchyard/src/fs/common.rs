@@ -57,6 +57,11 @@ pub(super) struct MountArgs {
     /// Serve by /dev/fuse although the kernel has io_uring for it
     #[arg(long)]
     pub classic: bool,
+    /// Socket for programs that have logs of their own beside the mount, as of `fs serve`
+    #[arg(long, value_name = "SOCKET", conflicts_with = "read_only")]
+    pub control: Option<PathBuf>,
+    #[command(flatten)]
+    pub programs: ProgramArgs,
     /// Mount although a log is damaged: the acknowledged calls behind the damage are LOST
     #[arg(long)]
     pub despite_damage: bool,
@@ -73,12 +78,8 @@ pub(super) struct ServeArgs {
     /// Socket for programs that use the files
     #[arg(long, value_name = "SOCKET")]
     pub control: PathBuf,
-    /// Mode of the socket, in octal: who may connect
-    #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode_of)]
-    pub control_mode: u32,
-    /// Programs that may use the files at once: each may fill as large a part of the devices
-    #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=4096))]
-    pub processes: u64,
+    #[command(flatten)]
+    pub programs: ProgramArgs,
     /// Size of each program's log, at least 128 KiB [default: a 64th of the first device, at most 16 MiB]
     #[arg(long, value_name = "SIZE")]
     pub log: Option<Size>,
@@ -88,6 +89,17 @@ pub(super) struct ServeArgs {
     /// Print one JSON line when it serves
     #[arg(long)]
     pub json: bool,
+}
+
+/// Programs that have logs of their own.
+#[derive(Args)]
+pub(super) struct ProgramArgs {
+    /// Mode of the socket, in octal: who may connect
+    #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode_of)]
+    pub control_mode: u32,
+    /// Programs that may use the files at once: each may fill as large a part of the devices
+    #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub processes: u64,
 }
 
 fn mode_of(text: &str) -> Result<u32, String> {

@@ -34,6 +34,7 @@ Examples:
   switchyard fs make nvm:/dev/pmem0 ssd:/dev/sdb     on persistent memory and an SSD
   switchyard fs mount mem:2GiB /mnt/scratch          a new file system in memory
   switchyard fs serve nvm:/srv/pool --control /run/files.sock   for programs with logs of their own
+  switchyard fs mount nvm:/srv/pool /mnt/files --control /run/files.sock   both: a mount, and programs beside it
   switchyard fs status /mnt/files                    what a mount does
   switchyard fs check ssd:/dev/nvme0n1p3 --data      read all there is, and compare checksums
 

@@ -1,14 +1,16 @@
 //! `switchyard fs mount`: a mount from its opening to its end.
 
 use super::common::{MountArgs, make_empty, open, split_dir};
+use super::serving::{listen, share};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
 use anyhow::{Context, bail};
 use fuse::mount::{MountOptions, UnmountError};
 use fuse::transport::{Choice, End, Transport};
 use mount::engine::{Engine, LOG_BYTES_MIN, Mode, OpenError, Options, Recovery};
-use mount::media::{Access, Disks, Source};
+use mount::media::{Access, Source};
 use mount::posix::{Mounted, Settings};
+use mount::serve::Server;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,15 +53,27 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     };
     let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(refused)?;
     tell_recovery(&recovery, &says);
-    let settings = settings(args, &devices[0].text);
+    let settings = settings(args, &devices[0].text)?;
     let engine = Arc::new(engine);
+    if settings.control.is_some() {
+        share(&engine, args.programs.processes, None)?;
+    }
     let mounted = Mounted::start(engine, &disks, &dir, &settings).context("nothing is mounted")?;
+    let server = match &settings.control {
+        Some(path) => Some(listen(
+            mounted.engine(),
+            Some(mounted.opener()?),
+            path,
+            &args.programs,
+        )?),
+        None => None,
+    };
     if let Some(fallback) = mounted.fallback() {
         says.note(fallback);
     }
     signals.serving();
     tell_ready(&mounted, args.json);
-    serve(mounted, &disks, &signals, &says)
+    serve(mounted, server, &signals, &says)
 }
 
 pub(super) fn refused(error: OpenError) -> anyhow::Error {
@@ -70,11 +84,13 @@ pub(super) fn refused(error: OpenError) -> anyhow::Error {
     }
 }
 
-fn settings(args: &MountArgs, source: &str) -> Settings {
+fn settings(args: &MountArgs, source: &str) -> anyhow::Result<Settings> {
     let is_root = rustix::process::geteuid().is_root();
     // Neither the kernel nor the helper takes a comma in a name.
     let source = source.split(',').next().unwrap_or(source);
-    Settings {
+    // Programs find it from the mount on.
+    let control = args.control.as_ref().map(std::path::absolute).transpose()?;
+    Ok(Settings {
         mount: MountOptions {
             source: source.to_owned(),
             allow_other: args.allow_other || is_root,
@@ -89,7 +105,8 @@ fn settings(args: &MountArgs, source: &str) -> Settings {
         } else {
             Choice::Best
         },
-    }
+        control,
+    })
 }
 
 pub(super) fn tell_recovery(recovery: &Recovery, says: &Says) {
@@ -144,7 +161,7 @@ fn tell_ready(mounted: &Mounted, as_json: bool) {
 /// Waits until somebody unmounts, or a signal comes, and ends the mount.
 fn serve(
     mut mounted: Mounted,
-    disks: &Disks,
+    mut server: Option<Server>,
     signals: &crate::launch::Signals,
     says: &Says,
 ) -> anyhow::Result<()> {
@@ -154,9 +171,10 @@ fn serve(
             break;
         }
     }
+    if let Some(server) = &mut server {
+        server.stop();
+    }
     let (end, closed) = mounted.finish();
-    // The devices are locked up to here.
-    let _ = disks;
     closed.context("the file system was not closed: what was acknowledged is in its log, and the next mount brings it back")?;
     match end {
         End::Unmounted | End::Stopped => Ok(()),

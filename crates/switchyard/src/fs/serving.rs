@@ -1,14 +1,16 @@
 //! `switchyard fs serve`: the files of a file system for processes that have logs of their own.
 
-use super::common::{ServeArgs, make_empty, open};
+use super::common::{ProgramArgs, ServeArgs, make_empty, open};
 use super::mounting::{refused, tell_recovery};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
+use crate::size::Size;
 use anyhow::{Context, bail};
 use mount::engine::{Engine, LOG_BYTES_MIN, Mode, Options, ShareError};
 use mount::media::{Access, Source};
-use mount::serve::Server;
+use mount::serve::{Opener, Server};
 use serde_json::json;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,22 +51,12 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(refused)?;
     tell_recovery(&recovery, &says);
     let engine = Arc::new(engine);
-    engine
-        .share(args.processes, args.log.map(|log| log.0))
-        .map_err(|error: ShareError| Failure::Usage(error.to_string()))?;
-    let path = &args.control;
-    let processes = usize::try_from(args.processes).context("so many processes do not fit")?;
-    let server = Server::start(Arc::clone(&engine), path, args.control_mode, processes);
-    let mut server = server.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Failure::InUse(format!(
-            "{}: somebody serves there: name another --control",
-            path.display()
-        )),
-        _ => Failure::Usage(format!("--control {}: {error}", path.display())),
-    })?;
+    let (path, processes) = (&args.control, args.programs.processes);
+    share(&engine, processes, args.log)?;
+    let mut server = listen(&engine, None, path, &args.programs)?;
     signals.serving();
     match args.json {
-        true => println!("{}", json!({ "serving": path, "processes": args.processes })),
+        true => println!("{}", json!({ "serving": path, "processes": processes })),
         false => println!(
             "serving at {}, for {processes} processes: Ctrl-C ends it",
             path.display()
@@ -75,4 +67,29 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
     engine
         .close()
         .context("the file system was not closed: what was acknowledged is in the logs, and the next opening brings it back")
+}
+
+/// Lets so many programs have logs of their own.
+pub(super) fn share(engine: &Engine, processes: u64, log: Option<Size>) -> anyhow::Result<()> {
+    let shared = engine.share(processes, log.map(|log| log.0));
+    Ok(shared.map_err(|error: ShareError| Failure::Usage(error.to_string()))?)
+}
+
+/// Listens for them.
+pub(super) fn listen(
+    engine: &Arc<Engine>,
+    opener: Option<Arc<dyn Opener>>,
+    path: &Path,
+    programs: &ProgramArgs,
+) -> anyhow::Result<Server> {
+    let processes = usize::try_from(programs.processes).context("so many processes do not fit")?;
+    let limits = (programs.control_mode, processes);
+    let server = Server::start_beside(Arc::clone(engine), opener, path, limits);
+    Ok(server.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => Failure::InUse(format!(
+            "{}: somebody serves there: name another --control",
+            path.display()
+        )),
+        _ => Failure::Usage(format!("--control {}: {error}", path.display())),
+    })?)
 }

@@ -61,6 +61,12 @@ fn of_mount(dir: &Path, as_json: bool) -> anyhow::Result<()> {
             number("operations_refused")
         );
     }
+    if let Some(socket) = value["control"]["socket"].as_str() {
+        println!(
+            "  programs with logs: {} of them, at {socket}",
+            value["control"]["processes"]
+        );
+    }
     tell_migration(&value["migration"]);
     match value["failure"].as_str() {
         Some(failure) => bail!("{shown}: {failure}"),
