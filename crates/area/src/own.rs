@@ -372,15 +372,35 @@ pub(crate) fn unmark(fd: RawFd) {
     }
 }
 
+/// Keeps what a descriptor is, as long as the process lives, by a number above the program's.
+///
+/// # Errors
+/// No number is left.
+pub fn keep(low: &OwnedFd) -> io::Result<OwnedFd> {
+    let own = duplicate(low.as_raw_fd())?;
+    mark(own.as_raw_fd());
+    mark_file(own.as_raw_fd());
+    Ok(own)
+}
+
+/// Closes what [`keep`] has kept.
+pub fn give_back(own: OwnedFd) {
+    drop(Own(Some(own)));
+}
+
+fn mark_file(fd: RawFd) {
+    if let Some((word, bit)) = place_of_file(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
 /// A descriptor of ours.
 pub(crate) struct Own(Option<OwnedFd>);
 
 impl Own {
     pub fn new(fd: OwnedFd) -> Self {
         mark(fd.as_raw_fd());
-        if let Some((word, bit)) = place_of_file(fd.as_raw_fd()) {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
+        mark_file(fd.as_raw_fd());
         Self(Some(fd))
     }
 }

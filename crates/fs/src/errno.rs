@@ -30,6 +30,9 @@ pub enum Errno {
     /// The name is taken.
     #[error("file exists")]
     Exists = 17,
+    /// It leads to another file system.
+    #[error("invalid cross-device link")]
+    CrossDevice = 18,
     /// It has no blocks to allocate.
     #[error("no such device")]
     NoDevice = 19,

@@ -1,34 +1,11 @@
 //! Calls by directory and path.
 
-use crate::paths::walk;
+use crate::paths::Place;
 use crate::session::FileSystem;
 use fs::client::{Call, Client, Failure, New, Rename, Statfs, Wanted, XattrMode};
 use fs::errno::Errno;
-use fs::format::ROOT_INODE;
 use fs::inode::{Inode, TYPE_DIRECTORY, TYPE_LINK};
 use std::cell::Cell;
-
-/// A path from a directory on. One that begins with `/` is from the root on, whatever the directory.
-#[derive(Clone, Copy, Debug)]
-pub struct Place<'p> {
-    /// The directory's inode.
-    pub directory: u64,
-    /// The path.
-    pub path: &'p [u8],
-}
-
-impl<'p> Place<'p> {
-    /// From the root on.
-    pub fn new(path: &'p (impl AsRef<[u8]> + ?Sized)) -> Self {
-        Self::at(ROOT_INODE, path)
-    }
-
-    /// From a directory on.
-    pub fn at(directory: u64, path: &'p (impl AsRef<[u8]> + ?Sized)) -> Self {
-        let path = path.as_ref();
-        Self { directory, path }
-    }
-}
 
 /// What `stat` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +30,7 @@ impl FileSystem {
         mut then: impl FnMut(&mut Client, &mut Call<'_, '_>, u64) -> Result<R, Failure>,
     ) -> Done<R> {
         self.0.call(|calls, call| {
-            let (number, _) = walk(calls, call, (at.directory, at.path), follows)?.there()?;
+            let (number, _) = self.0.walk(calls, call, at, follows)?.there()?;
             then(calls, call, number)
         })
     }
@@ -64,7 +41,7 @@ impl FileSystem {
     /// As of Linux.
     pub fn stat(&self, at: Place<'_>, follows: bool) -> Done<Stat> {
         self.0.call(|calls, call| {
-            let (number, inode) = walk(calls, call, (at.directory, at.path), follows)?.there()?;
+            let (number, inode) = self.0.walk(calls, call, at, follows)?.there()?;
             Ok(Stat { number, inode })
         })
     }
@@ -83,7 +60,7 @@ impl FileSystem {
     fn make(&self, at: Place<'_>, new: New<'_>) -> Done<()> {
         let is_directory = new.mode & fs::inode::TYPE_MASK == TYPE_DIRECTORY;
         self.0.call(|calls, call| {
-            let walked = walk(calls, call, (at.directory, at.path), false)?;
+            let walked = self.0.walk(calls, call, at, false)?;
             let entry = walked.entry(Errno::Exists)?;
             if walked.is_directory && !is_directory && walked.found.is_none() {
                 return Err(Errno::NoEntry.into());
@@ -154,8 +131,8 @@ impl FileSystem {
     /// As of Linux.
     pub fn link(&self, from: Place<'_>, to: Place<'_>, follows: bool) -> Done<()> {
         self.0.call(|calls, call| {
-            let (number, _) = walk(calls, call, (from.directory, from.path), follows)?.there()?;
-            let walked = walk(calls, call, (to.directory, to.path), false)?;
+            let (number, _) = self.0.walk(calls, call, from, follows)?.there()?;
+            let walked = self.0.walk(calls, call, to, false)?;
             let entry = walked.entry(Errno::Exists)?;
             if walked.is_directory && walked.found.is_none() {
                 return Err(Errno::NoEntry.into());
@@ -182,7 +159,7 @@ impl FileSystem {
 
     fn remove(&self, at: Place<'_>, is_directory: bool) -> Done<()> {
         self.0.call(|calls, call| {
-            let walked = walk(calls, call, (at.directory, at.path), false)?;
+            let walked = self.0.walk(calls, call, at, false)?;
             let entry = walked.entry(match is_directory {
                 true if at.path.ends_with(b".") && !at.path.ends_with(b"..") => Errno::Invalid,
                 true if at.path.ends_with(b"..") => Errno::NotEmpty,
@@ -208,8 +185,8 @@ impl FileSystem {
     pub fn rename(&self, from: Place<'_>, to: Place<'_>, how: Rename) -> Done<()> {
         let plain = Cell::new(None);
         self.0.call_moving(&plain, |calls, call| {
-            let source = walk(calls, call, (from.directory, from.path), false)?;
-            let target = walk(calls, call, (to.directory, to.path), false)?;
+            let source = self.0.walk(calls, call, from, false)?;
+            let target = self.0.walk(calls, call, to, false)?;
             let (number, inode) = source.found.ok_or(Errno::NoEntry)?;
             if (source.is_directory || target.is_directory) && !inode.is_directory() {
                 return Err(Errno::NotDirectory.into());

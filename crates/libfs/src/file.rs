@@ -1,11 +1,12 @@
 //! Open files.
 
-use crate::calls::{Place, Stat};
-use crate::paths::walk;
+use crate::calls::Stat;
+use crate::paths::Place;
 use crate::session::{FileSystem, Session};
 use fs::client::access::{APPEND_ONLY, READ, WRITE};
 use fs::client::{Wanted, Where};
 use fs::errno::Errno;
+use fs::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK};
 use fs::op::Allocation;
 use os::sync::Arc;
 use std::os::fd::OwnedFd;
@@ -45,10 +46,16 @@ impl Open {
     };
 }
 
+/// Whether it is a file or a directory: pipes and devices are the kernel's.
+fn is_plain(inode: &Inode) -> bool {
+    matches!(inode.mode & TYPE_MASK, TYPE_FILE | TYPE_DIRECTORY | TYPE_LINK)
+}
+
 /// An open file or directory. It is closed when it is dropped.
 pub struct File {
     session: Arc<Session>,
     inode: u64,
+    is_directory: bool,
     how: Open,
 }
 
@@ -60,8 +67,8 @@ impl FileSystem {
     pub fn open(&self, at: Place<'_>, how: Open) -> Result<File, Errno> {
         let mask = if how.reads { READ } else { 0 } | if how.writes { WRITE } else { 0 };
         let follows = !(how.is_here || how.creates.is_some() && how.is_exclusive);
-        let inode = self.0.call(|calls, call| {
-            let walked = walk(calls, call, (at.directory, at.path), follows)?;
+        let (inode, is_directory) = self.0.call(|calls, call| {
+            let walked = self.0.walk(calls, call, at, follows)?;
             if let (None, Some(mode)) = (walked.found, how.creates) {
                 let entry = walked.entry(Errno::IsDirectory)?;
                 if walked.is_directory {
@@ -69,7 +76,7 @@ impl FileSystem {
                 }
                 let made = calls.create_or_find(call, entry, (mode, how.is_exclusive))?;
                 calls.hold(made.number, 1);
-                return Ok(made.number);
+                return Ok((made.number, false));
             }
             let (number, inode) = walked.there()?;
             if how.creates.is_some() && how.is_exclusive {
@@ -78,15 +85,23 @@ impl FileSystem {
             if how.creates.is_some() && inode.is_directory() {
                 return Err(Errno::IsDirectory.into());
             }
+            if self.0.is_mounted() && !is_plain(&inode) {
+                return Err(Errno::CrossDevice.into());
+            }
             // The daemon cannot tell an append from another write.
             if how.writes && inode.flags & APPEND_ONLY != 0 && !call.caller.is_root() {
                 return Err(Errno::NotPermitted.into());
             }
             calls.open(call, number, mask, (how.truncates, how.appends))?;
-            Ok(number)
+            Ok((number, inode.is_directory()))
         })?;
         let session = Arc::clone(&self.0);
-        Ok(File { session, inode, how })
+        Ok(File {
+            session,
+            inode,
+            is_directory,
+            how,
+        })
     }
 
     /// `open` with `O_TMPFILE`.
@@ -95,12 +110,17 @@ impl FileSystem {
     /// As of Linux.
     pub fn open_nameless(&self, at: Place<'_>, mode: u32, how: Open) -> Result<File, Errno> {
         let inode = self.0.call(|calls, call| {
-            let (directory, _) = walk(calls, call, (at.directory, at.path), true)?.there()?;
+            let (directory, _) = self.0.walk(calls, call, at, true)?.there()?;
             let made = calls.create_nameless(call, directory, (mode, !how.is_exclusive))?;
             Ok(made.number)
         })?;
         let session = Arc::clone(&self.0);
-        Ok(File { session, inode, how })
+        Ok(File {
+            session,
+            inode,
+            is_directory: false,
+            how,
+        })
     }
 
     /// Gives an open file a name: `linkat` of a descriptor.
@@ -109,7 +129,7 @@ impl FileSystem {
     /// As of Linux.
     pub fn link_file(&self, file: &File, to: Place<'_>) -> Result<(), Errno> {
         self.0.call(|calls, call| {
-            let walked = walk(calls, call, (to.directory, to.path), false)?;
+            let walked = self.0.walk(calls, call, to, false)?;
             let entry = walked.entry(Errno::Exists)?;
             calls.link(call, file.inode, entry).map(|_| ())
         })
@@ -120,6 +140,11 @@ impl File {
     /// Its inode.
     pub fn inode(&self) -> u64 {
         self.inode
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.is_directory
     }
 
     /// A descriptor of the mount for this file ([`FileSystem::descriptor`]).

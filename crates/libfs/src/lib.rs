@@ -18,11 +18,12 @@ mod paths;
 mod session;
 mod state;
 
-pub use calls::{Entry, Place, Stat};
+pub use calls::{Entry, Stat};
 pub use file::{File, Open};
 pub use fs::client::{Rename, Stamp, Statfs, Wanted, XattrMode};
 pub use fs::errno::Errno;
 pub use fs::format::ROOT_INODE;
 pub use fs::inode::{Inode, Time};
 pub use fs::op::Allocation;
+pub use paths::Place;
 pub use session::{ConnectError, FileSystem};

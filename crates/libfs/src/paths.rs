@@ -41,12 +41,43 @@ impl Walked {
     }
 }
 
-/// Walks. A symbolic link at the end is followed if `follows`.
+/// A path from a directory on. One that begins with `/` is from the root on, whatever the directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'p> {
+    /// The directory's inode.
+    pub directory: u64,
+    /// The path.
+    pub path: &'p [u8],
+}
+
+impl<'p> Place<'p> {
+    /// From the root on.
+    pub fn new(path: &'p (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self::at(ROOT_INODE, path)
+    }
+
+    /// From a directory on.
+    pub fn at(directory: u64, path: &'p (impl AsRef<[u8]> + ?Sized)) -> Self {
+        let path = path.as_ref();
+        Self { directory, path }
+    }
+}
+
+/// How a path is walked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// A symbolic link at the end is followed.
+    pub follows: bool,
+    /// There is more than this file system: absolute links, and `..` of the root, lead to [`Errno::CrossDevice`].
+    pub is_mounted: bool,
+}
+
+/// Walks.
 pub(crate) fn walk(
     calls: &Client,
     call: &mut Call<'_, '_>,
     (base, path): (u64, &[u8]),
-    follows: bool,
+    manner: Manner,
 ) -> Result<Walked, Failure> {
     let mut owned: Option<Vec<u8>> = None;
     let mut directory = base;
@@ -57,7 +88,7 @@ pub(crate) fn walk(
             1..=PATH_BYTES_MAX => {}
             _ => return Err(Errno::NameTooLong.into()),
         }
-        match walk_to_link(calls, call, (directory, path), follows)? {
+        match walk_to_link(calls, call, (directory, path), manner)? {
             Step::End(walked) => return Ok(walked),
             Step::Link(at, path) => (directory, owned) = (at, Some(path)),
         }
@@ -75,7 +106,7 @@ fn walk_to_link(
     calls: &Client,
     call: &mut Call<'_, '_>,
     (base, path): (u64, &[u8]),
-    follows: bool,
+    manner: Manner,
 ) -> Result<Step, Failure> {
     let mut at = if path[0] == b'/' { ROOT_INODE } else { base };
     let is_directory = path.last() == Some(&b'/');
@@ -86,6 +117,9 @@ fn walk_to_link(
         next = names.next();
         let is_last = next.is_none();
         if name == b"." || name == b".." {
+            if manner.is_mounted && at == ROOT_INODE && name == b".." {
+                return Err(Errno::CrossDevice.into());
+            }
             at = calls.lookup(call, (at, name))?.0;
             continue;
         }
@@ -98,8 +132,11 @@ fn walk_to_link(
             Err(failure) => return Err(failure),
         };
         let is_link = inode.mode & TYPE_MASK == TYPE_LINK;
-        if is_link && (!is_last || follows || is_directory) {
+        if is_link && (!is_last || manner.follows || is_directory) {
             let mut rest = calls.readlink(call.below, number)?;
+            if manner.is_mounted && rest.first() == Some(&b'/') {
+                return Err(Errno::CrossDevice.into());
+            }
             for name in next.into_iter().chain(names.by_ref()) {
                 rest.push(b'/');
                 rest.extend_from_slice(name);

@@ -1,5 +1,6 @@
 //! A process's connection: its log, the thread that hears the daemon, and the loop by which a call gets what it lacks.
 
+use crate::paths::{Manner, Place, Walked, walk};
 use crate::state::{Come, Sink, State, Wish};
 use fs::client::{Call, Caller, Client, Failure, Options};
 use fs::errno::Errno;
@@ -13,7 +14,7 @@ use fs::protocol::{
     Answer, BLOCKS_MAX, Closed, MESSAGE_BYTES_MAX, Malformed, Request, WINDOW_HEAD_BYTES, Welcome,
 };
 use fs::value::{Run, Windowed};
-use os::sync::{Arc, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, thread};
+use os::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, thread};
 use os::{Mapped, NvmTiming};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -86,6 +87,8 @@ pub(crate) struct Session {
     gid: u32,
     groups: Vec<u32>,
     umask: AtomicU32,
+    pid: u32,
+    is_mounted: AtomicBool,
     ring_bytes: u64,
 }
 
@@ -165,6 +168,14 @@ impl FileSystem {
             None,
         )?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Self::over(socket)
+    }
+
+    /// Gets a log by a socket that is connected to a daemon.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn over(socket: OwnedFd) -> Result<Self, ConnectError> {
         rustix::net::send(&socket, &Request::Hello.emit(), SendFlags::NOSIGNAL)?;
         let (welcome, window) = receive_window(&socket)?;
         let timing = (welcome.bandwidth > 0 || welcome.latency_ns > 0).then_some(NvmTiming {
@@ -212,6 +223,8 @@ impl FileSystem {
                 .map(|gid| gid.as_raw())
                 .collect(),
             umask: AtomicU32::new(0o022),
+            pid: std::process::id(),
+            is_mounted: AtomicBool::new(false),
             ring_bytes: welcome.ring_bytes,
         })))
     }
@@ -247,6 +260,22 @@ impl FileSystem {
     pub fn set_umask(&self, umask: u32) {
         self.0.umask.store(umask & 0o777, Ordering::Relaxed);
     }
+
+    /// Says that the files are also mounted, and the process sees more than them. What a call cannot do then is told by [`Errno::CrossDevice`]: its path leads
+    /// out by an absolute link or by `..` of the root, it opens a pipe or a device, or the log is closed, and has nothing of the call.
+    pub fn set_mounted(&self) {
+        self.0.is_mounted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the log is closed: all calls fail.
+    pub fn is_closed(&self) -> bool {
+        self.0.line.lock().check_open().is_err()
+    }
+
+    /// Ends the session. What calls have done is durable, and the daemon finds it in the log. Calls fail from now on.
+    pub fn close(&self) {
+        self.0.end();
+    }
 }
 
 fn receive_window(socket: &OwnedFd) -> Result<(Welcome, File), ConnectError> {
@@ -281,6 +310,12 @@ fn receive(
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Session {
+    fn end(&self) {
         let _ = rustix::net::shutdown(&self.line.socket, Shutdown::Both);
         let hearer = self.hearer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(hearer) = hearer {
@@ -301,9 +336,28 @@ enum Lack {
 }
 
 impl Session {
+    pub(crate) fn is_mounted(&self) -> bool {
+        self.is_mounted.load(Ordering::Relaxed)
+    }
+
+    /// Where a path leads.
+    pub(crate) fn walk(
+        &self,
+        calls: &Client,
+        call: &mut Call<'_, '_>,
+        at: Place<'_>,
+        follows: bool,
+    ) -> Result<Walked, Failure> {
+        let manner = Manner {
+            follows,
+            is_mounted: self.is_mounted(),
+        };
+        walk(calls, call, (at.directory, at.path), manner)
+    }
+
     fn caller(&self) -> Caller<'_> {
         Caller {
-            pid: std::process::id(),
+            pid: self.pid,
             uid: self.uid,
             gid: self.gid,
             groups: Some(&self.groups),
@@ -328,12 +382,18 @@ impl Session {
         let mut state = self.line.lock();
         let mut pinned = Vec::new();
         let (mut tries, mut denials, mut waits) = (0, 0, 0);
+        let mut is_unlogged = true;
         let result = loop {
             if let Err(errno) = state.check_open() {
                 break Err(errno);
             }
             let lack = match self.try_call(&mut state, plain, &mut call) {
-                Ok(result) => break state.flush().map(|()| result),
+                Ok(result) => {
+                    let frames = state.frames;
+                    let flushed = state.flush();
+                    is_unlogged = state.frames == frames;
+                    break flushed.map(|()| result);
+                }
                 Err(Ok(errno)) => break Err(errno),
                 Err(Err(lack)) => lack,
             };
@@ -369,6 +429,7 @@ impl Session {
                 break Err(errno);
             }
         };
+        let result = result.map_err(|errno| self.told(&mut state, errno, is_unlogged));
         state.unpin(&mut pinned);
         if state.is_filling(self.ring_bytes) && !state.is_digest_wanted {
             state.is_digest_wanted = true;
@@ -378,6 +439,15 @@ impl Session {
             self.line.send(&mut state);
         }
         result
+    }
+
+    /// The mount can still make a call of which a closed log has nothing.
+    fn told(&self, state: &mut State, errno: Errno, is_unlogged: bool) -> Errno {
+        let is_mounts = errno == Errno::Io && is_unlogged && self.is_mounted();
+        match is_mounts && state.check_open().is_err() {
+            true => Errno::CrossDevice,
+            false => errno,
+        }
     }
 
     /// Makes a call once. What it lacks, if it lacks something.

@@ -71,6 +71,8 @@ pub(crate) struct State {
     closed: Option<Closed>,
     /// How often the daemon has told of a digest.
     pub digests: u64,
+    /// Frames that were written, or begun to be.
+    pub frames: u64,
     /// The daemon was told that the log fills up.
     pub is_digest_wanted: bool,
     /// What is to be sent, in order.
@@ -97,6 +99,7 @@ impl State {
             next_request: 1,
             closed: None,
             digests: 0,
+            frames: 0,
             is_digest_wanted: false,
             outbox: VecDeque::new(),
         }
@@ -127,6 +130,7 @@ impl State {
     /// Makes all records durable.
     pub fn flush(&mut self) -> Result<(), Errno> {
         while let Some(write) = self.writer.next_write() {
+            self.frames += 1;
             let began = self.window.begin();
             let mut bytes = 0;
             let stored = write.pieces().try_for_each(|(offset, piece)| {

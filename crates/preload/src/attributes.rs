@@ -1,7 +1,7 @@
 //! Times and attributes, of which the log has nothing: the file system makes the next sync of a file whose own ones change.
 //! Modes and owners are seen at a sync.
 
-use crate::{followed, inside, names, present, real};
+use crate::{followed, fs, inside, names, present, real};
 use libc::{c_char, c_int, c_void, size_t, timespec, timeval, utimbuf};
 
 /// After a change of the descriptor's file: the result.
@@ -36,7 +36,7 @@ macro_rules! of_descriptors {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $type),*) -> c_int {
             // SAFETY: the caller's arguments.
-            touched(fd, unsafe { real::$name(fd, $($argument),*) })
+            touched(fd, fs::numbers::by_beside(fd, |fd| unsafe { real::$name(fd, $($argument),*) }))
         }
     )*};
 }
@@ -52,7 +52,6 @@ macro_rules! of_paths {
 }
 
 of_descriptors! {
-    futimens(times: *const timespec);
     futimes(times: *const timeval);
     fsetxattr(name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
     fremovexattr(name: *const c_char);
@@ -69,12 +68,26 @@ of_paths! {
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn futimens(fd: c_int, times: *const timespec) -> c_int {
+    // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { fs::change::set_times((fd, std::ptr::null()), times, 0) } {
+        return result;
+    }
+    // SAFETY: the caller's arguments.
+    touched(fd, unsafe { real::futimens(fd, times) })
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn utimensat(
     directory: c_int,
     path: *const c_char,
     times: *const timespec,
     flags: c_int,
 ) -> c_int {
+    // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { fs::change::set_times((directory, path), times, flags) } {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let result = unsafe { real::utimensat(directory, path, times, flags) };
     touched_at(directory, path, result)

@@ -2,7 +2,7 @@
 
 use crate::numbers::numbered;
 use crate::state::{DESCRIPTORS_MAX, is_own_memory, is_owner, unlocking};
-use crate::{Followed, followed, inside, is_passive, open, real, set_errno, settings, unfollow};
+use crate::{Followed, followed, fs, inside, is_passive, open, real, set_errno, settings, unfollow};
 use area::own;
 use libc::{c_int, c_uint, c_ulong, off_t};
 
@@ -10,7 +10,7 @@ use libc::{c_int, c_uint, c_ulong, off_t};
 /// get the number, and what is written to the area. A child may, but for what it needs itself.
 fn next_own(first: c_int, last: c_int) -> Option<c_int> {
     // A program's filter of system calls may end it for the look.
-    own::next(first, last, is_owner)
+    own::next(first, last, || is_owner() || fs::has_session())
 }
 
 /// `fd` is another descriptor of what is followed now, or of nothing.
@@ -33,6 +33,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         set_errno(libc::EBADF);
         return -1;
     }
+    fs::numbers::closing(fd);
     unfollow(fd);
     // SAFETY: the caller's arguments.
     unsafe { real::close(fd) }
@@ -42,6 +43,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
+        fs::numbers::closing(libc::fileno(file));
         unfollow(libc::fileno(file));
         real::fclose(file)
     }
@@ -72,6 +74,7 @@ fn close_around(mut first: c_uint, last: c_uint, close: impl Fn(c_uint, c_uint) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+        fs::numbers::closing_range(first, last);
         unfollow_range(first, last);
     }
     // SAFETY: the caller's arguments.
@@ -83,6 +86,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
+    fs::numbers::closing_range(first, c_uint::MAX);
     unfollow_range(first, c_uint::MAX);
     close_around(first, c_uint::MAX, |first, last| {
         // SAFETY: the caller's arguments.
@@ -100,6 +104,9 @@ pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
 pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::dup(fd) };
+    if let Some(made) = fs::numbers::dup(fd, make) {
+        return made;
+    }
     let made = numbered(-1, make);
     copied(followed(fd), made)
 }
@@ -114,6 +121,9 @@ fn replaced(fd: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     if next_own(to, to).is_some() {
         set_errno(libc::EBUSY);
         return -1;
+    }
+    if fs::numbers::is_concerned(fd, to) {
+        return fs::numbers::dup_onto(fd, to, make);
     }
     let before = followed(to);
     if let Some(it) = before {
@@ -157,6 +167,11 @@ pub unsafe extern "C-unwind" fn lockf(fd: c_int, command: c_int, count: off_t) -
     if matches!(command, libc::F_LOCK | libc::F_TLOCK) {
         locking(fd);
     }
+    // It counts from the offset.
+    if fs::leave(fd).is_err() {
+        set_errno(libc::EIO);
+        return -1;
+    }
     // SAFETY: the caller's arguments.
     unsafe { real::lockf(fd, command, count) }
 }
@@ -170,6 +185,9 @@ pub unsafe extern "C-unwind" fn lockf64(fd: c_int, command: c_int, count: off_t)
 /// The C library's is variadic: the argument, if any, is a word.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    if let Some(result) = fs::numbers::fcntl(fd, command, argument) {
+        return result;
+    }
     if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
         locking(fd);
     }

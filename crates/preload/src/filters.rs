@@ -3,7 +3,7 @@
 use crate::numbers::let_go;
 use crate::over::end;
 use crate::state::{IS_SEALED, inside, is_own_memory, is_sealed, present};
-use crate::{answer, real, tree};
+use crate::{answer, fs, real, tree};
 use libc::{c_int, c_ulong};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,6 +13,7 @@ pub(crate) fn before_filter() -> io::Result<()> {
     if is_sealed() || !is_own_memory() {
         return Ok(());
     }
+    fs::end();
     let why = "the program filters its system calls (seccomp)";
     let Some(journal) = present() else {
         // What another process follows is given up while this one may still ask for it.

@@ -4,25 +4,64 @@
 use crate::memory;
 use crate::state::{IS_PASSIVE, JOURNAL};
 use area::{files, own};
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
+thread_local! {
+    /// Locks that this thread holds over a fork. Handlers of the program's, which run meanwhile, and of its signals do not wait for them.
+    static HOLDS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A lock that a fork holds.
+pub(crate) struct Gate {
+    lock: Mutex<()>,
+    /// The guard of the forking thread.
+    held: UnsafeCell<Option<MutexGuard<'static, ()>>>,
+}
+
+// SAFETY: only the thread that holds the lock touches `held`.
+unsafe impl Sync for Gate {}
+
+impl Gate {
+    pub(crate) const fn new() -> Self {
+        Self {
+            lock: Mutex::new(()),
+            held: UnsafeCell::new(None),
+        }
+    }
+
+    /// Runs `f` while nobody forks.
+    pub(crate) fn without<R>(&self, f: impl FnOnce() -> R) -> R {
+        if HOLDS.get() > 0 {
+            return f();
+        }
+        let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        f()
+    }
+
+    /// Before a fork.
+    pub(crate) fn close(&'static self) {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: this thread has the lock.
+        unsafe { *self.held.get() = Some(guard) };
+        HOLDS.set(HOLDS.get() + 1);
+    }
+
+    /// After it, in the parent, and in the child.
+    pub(crate) fn open(&'static self) {
+        HOLDS.set(HOLDS.get() - 1);
+        // SAFETY: this thread has the lock, or is the copy of the one that has.
+        drop(unsafe { (*self.held.get()).take() });
+    }
+}
+
 /// Held while the area is opened for the first time, and over a fork.
-static OPENING: Mutex<()> = Mutex::new(());
-
-struct Held(UnsafeCell<Option<MutexGuard<'static, ()>>>);
-
-// SAFETY: only the thread that holds `OPENING` touches what is in it.
-unsafe impl Sync for Held {}
-
-/// The guard of the forking thread.
-static HELD: Held = Held(UnsafeCell::new(None));
+static OPENING: Gate = Gate::new();
 
 /// Runs `f` while nobody forks.
 pub(crate) fn without<R>(f: impl FnOnce() -> R) -> R {
-    let _guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-    f()
+    OPENING.without(f)
 }
 
 /// Registers what is below. The program's own handlers, which come later, run before ours before a fork, and after ours in the child.
@@ -35,15 +74,12 @@ pub(crate) fn watch() {
 }
 
 extern "C" fn before_fork() {
-    let guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: this thread has the lock.
-    unsafe { *HELD.0.get() = Some(guard) };
+    OPENING.close();
 }
 
 /// In the parent, and in the child.
 extern "C" fn release() {
-    // SAFETY: this thread has the lock, or is the copy of the one that has.
-    drop(unsafe { (*HELD.0.get()).take() });
+    OPENING.open();
 }
 
 /// In the child.

@@ -2,7 +2,7 @@
 //! library gives a file up before such a change.
 
 use crate::write::give_up;
-use crate::{answer, attributes, descriptors, exec, filters, inside, present, real, rings, sync, write};
+use crate::{answer, attributes, descriptors, exec, filters, fs, inside, present, real, rings, sync, write};
 use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
 
@@ -118,8 +118,11 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
     const FS_IOC_SETFLAGS_OF_32_BITS: c_ulong = 0x4004_6602;
     const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
+    if let Some(result) = fs::leave::ioctl(fd, request) {
+        return result;
+    }
     let prepared = match request {
-        FICLONE | FICLONERANGE => give_up(fd),
+        FICLONE | FICLONERANGE => fs::leave(argument as c_int).and_then(|()| give_up(fd)),
         FIDEDUPERANGE if !argument.is_null() => {
             // SAFETY: the program's ranges, which follow their count.
             let ranges = unsafe {
@@ -239,8 +242,10 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 | libc::SYS_fallocate => give_up(fd),
             libc::SYS_sendfile => give_up(fd),
             libc::SYS_splice | libc::SYS_copy_file_range => give_up(c as c_int),
-            _ => return make(),
+            _ if !fs::is_on() => return make(),
+            _ => Ok(()),
         };
+        let prepared = prepared.and_then(|()| fs::leave::before_syscall(number, [a, b, c, d, e, f]));
         answer(prepared.map(|()| make()))
     }
 }
@@ -250,6 +255,7 @@ fn made_ring() -> io::Result<()> {
         // It is the library's own, or nothing is followed.
         true => Ok(()),
         false => {
+            fs::end();
             let journal = present();
             inside(|| rings::made(journal))
         }

@@ -15,6 +15,7 @@
 //! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |
 //! | `forks` | fork: the child gets our locks anew |
 //! | `rings` | a look for an io_uring of the program, which writes unseen |
+//! | `fs` | with `run --fs`: all calls on files below a mount point |
 //!
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
 //! directories. A descriptor that is not followed costs one look into a table.
@@ -37,6 +38,7 @@ mod descriptors;
 mod exec;
 mod filters;
 mod forks;
+mod fs;
 mod hidden;
 mod memory;
 mod names;

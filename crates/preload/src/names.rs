@@ -1,6 +1,6 @@
 //! Names: a file that is renamed or removed takes what the area has of it along.
 
-use crate::{answer, inside, present, real, tree};
+use crate::{answer, fs, inside, present, real, tree};
 use area::files::{FileId, Journal, change_root, whole};
 use area::own;
 use libc::{c_char, c_int, c_uint};
@@ -33,6 +33,7 @@ pub(crate) fn target(directory: c_int, path: *const c_char) -> Option<PathBuf> {
 /// Another root: what the area knows has the paths of the one before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn chroot(path: *const c_char) -> c_int {
+    fs::end();
     let root = inside(|| target_here(path));
     // SAFETY: the caller's arguments.
     let result = unsafe { real::chroot(path) };
@@ -60,6 +61,9 @@ pub unsafe extern "C-unwind" fn renameat2(
     to: *const c_char,
     flags: c_uint,
 ) -> c_int {
+    if let Some(result) = fs::change::rename((from_directory, from), (to_directory, to), flags) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::renameat2(from_directory, from, to_directory, to, flags) };
     let Some(journal) = present() else {
@@ -102,6 +106,9 @@ pub unsafe extern "C-unwind" fn linkat(
     to: *const c_char,
     flags: c_int,
 ) -> c_int {
+    if let Some(result) = fs::change::link((from_directory, from), (to_directory, to), flags) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::linkat(from_directory, from, to_directory, to, flags) };
     let known = present().and_then(|journal| Some((journal, inside(|| name(to_directory, to))?)));
@@ -119,6 +126,9 @@ pub unsafe extern "C-unwind" fn link(from: *const c_char, to: *const c_char) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+    if let Some(result) = fs::change::unlink((directory, path), flags) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::unlinkat(directory, path, flags) };
     match known(directory, path) {
@@ -135,6 +145,9 @@ pub unsafe extern "C-unwind" fn unlink(path: *const c_char) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn remove(path: *const c_char) -> c_int {
+    if let Some(result) = fs::change::remove((libc::AT_FDCWD, path)) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::remove(path) };
     match known(libc::AT_FDCWD, path) {

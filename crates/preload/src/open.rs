@@ -1,7 +1,7 @@
 //! Opening: which files are followed.
 
 use crate::numbers::numbered;
-use crate::{SYNCS, Settings, inside, is_passive, journal, names, over, place, present, real, rings};
+use crate::{SYNCS, Settings, fs, inside, is_passive, journal, names, over, place, present, real, rings};
 use crate::{set_errno, settings, tree, unfollow};
 use area::files::{FileId, Journal, is_kept, matches};
 use area::own::{self, descriptors, is_own};
@@ -114,6 +114,9 @@ pub(crate) fn set(journal: &'static Journal, fd: c_int, file: FileId, flags: u64
 }
 
 unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    if let Some(fd) = fs::open::open(directory, path, flags, mode) {
+        return fd;
+    }
     // SAFETY: the caller's arguments.
     let open = |flags| numbered(-1, || unsafe { real::openat(directory, path, flags, mode) });
     let is_written = matches!(flags & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR);

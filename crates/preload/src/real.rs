@@ -1,5 +1,6 @@
 //! The functions that ours stand in for: the next ones in the order in which libraries were loaded.
 
+use libc::{DIR, dev_t, gid_t, uid_t};
 use libc::{aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, sigevent};
 use libc::{mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, utimbuf};
 use std::ptr;
@@ -109,6 +110,77 @@ real! {
     sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     sendmmsg(socket: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int;
+    read(fd: c_int, data: *mut c_void, bytes: size_t) -> ssize_t;
+    __read_chk(fd: c_int, data: *mut c_void, bytes: size_t, room: size_t) -> ssize_t;
+    pread(fd: c_int, data: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t;
+    __pread_chk(fd: c_int, data: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t;
+    readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t;
+    preadv(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t;
+    preadv2(fd: c_int, parts: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    lseek(fd: c_int, by: off_t, whence: c_int) -> off_t;
+    fstat(fd: c_int, found: *mut libc::stat) -> c_int;
+    fstatat(directory: c_int, path: *const c_char, found: *mut libc::stat, flags: c_int) -> c_int;
+    statx(directory: c_int, path: *const c_char, flags: c_int, mask: c_uint, found: *mut libc::statx) -> c_int;
+    access(path: *const c_char, mode: c_int) -> c_int;
+    faccessat(directory: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
+    readlinkat(directory: c_int, path: *const c_char, target: *mut c_char, room: size_t) -> ssize_t;
+    __readlinkat_chk(directory: c_int, path: *const c_char, target: *mut c_char, room: size_t, there: size_t) -> ssize_t;
+    mkdirat(directory: c_int, path: *const c_char, mode: mode_t) -> c_int;
+    mknodat(directory: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int;
+    symlinkat(target: *const c_char, directory: c_int, path: *const c_char) -> c_int;
+    fchmod(fd: c_int, mode: mode_t) -> c_int;
+    fchmodat(directory: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int;
+    fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int;
+    fchownat(directory: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int;
+    posix_fadvise(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int;
+    readahead(fd: c_int, offset: off_t, bytes: size_t) -> ssize_t;
+    isatty(fd: c_int) -> c_int;
+    umask(mask: mode_t) -> mode_t;
+    chdir(path: *const c_char) -> c_int;
+    fchdir(fd: c_int) -> c_int;
+    opendir(path: *const c_char) -> *mut DIR;
+    fdopendir(fd: c_int) -> *mut DIR;
+    closedir(directory: *mut DIR) -> c_int;
+    flock(fd: c_int, operation: c_int) -> c_int;
+    fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;
+    flistxattr(fd: c_int, names: *mut c_char, bytes: size_t) -> ssize_t;
+    getdents64(fd: c_int, place: *mut c_void, bytes: size_t) -> ssize_t;
+    tee(fd: c_int, to: c_int, bytes: size_t, flags: c_uint) -> ssize_t;
+    name_to_handle_at(fd: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int;
+    epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
+    poll(fds: *mut libc::pollfd, count: c_ulong, wait: c_int) -> c_int;
+    ppoll(fds: *mut libc::pollfd, count: c_ulong, wait: *const timespec, signals: *const libc::sigset_t) -> c_int;
+    select(count: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set, except: *mut libc::fd_set, wait: *mut timeval) -> c_int;
+    pselect(count: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set, except: *mut libc::fd_set, wait: *const timespec, signals: *const libc::sigset_t) -> c_int;
+    __poll_chk(fds: *mut libc::pollfd, count: c_ulong, wait: c_int, room: size_t) -> c_int;
+    __ppoll_chk(fds: *mut libc::pollfd, count: c_ulong, wait: *const timespec, signals: *const libc::sigset_t, room: size_t) -> c_int;
+    tcgetattr(fd: c_int, found: *mut c_void) -> c_int;
+    aio_read(request: *mut aiocb) -> c_int;
+    aio_read64(request: *mut aiocb) -> c_int;
+    execveat(directory: c_int, path: *const c_char, values: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    posix_spawn(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, values: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawnp(pid: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, values: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    setuid(user: uid_t) -> c_int;
+    setgid(group: gid_t) -> c_int;
+    seteuid(user: uid_t) -> c_int;
+    setegid(group: gid_t) -> c_int;
+    setreuid(user: uid_t, effective: uid_t) -> c_int;
+    setregid(group: gid_t, effective: gid_t) -> c_int;
+    setresuid(user: uid_t, effective: uid_t, saved: uid_t) -> c_int;
+    setresgid(group: gid_t, effective: gid_t, saved: gid_t) -> c_int;
+    setgroups(count: size_t, groups: *const gid_t) -> c_int;
+    initgroups(user: *const c_char, group: gid_t) -> c_int;
+    setfsuid(user: uid_t) -> c_int;
+    setfsgid(group: gid_t) -> c_int;
+    unshare(flags: c_int) -> c_int;
+    setns(fd: c_int, kind: c_int) -> c_int;
+    capset(header: *mut c_void, data: *const c_void) -> c_int;
+    setrlimit(resource: c_uint, limit: *const c_void) -> c_int;
+    setrlimit64(resource: c_uint, limit: *const c_void) -> c_int;
+    prlimit(pid: c_int, resource: c_uint, limit: *const c_void, before: *mut c_void) -> c_int;
+    prlimit64(pid: c_int, resource: c_uint, limit: *const c_void, before: *mut c_void) -> c_int;
     syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
 }
 
@@ -130,6 +202,8 @@ variadic! {
     execl;
     execle;
     execlp;
+    vfork;
+    clone;
 }
 
 /// Functions of libraries that a program may lack: they answer with a negative error number.

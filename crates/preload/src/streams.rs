@@ -3,7 +3,7 @@
 use crate::numbers::numbered;
 use crate::open::{chosen, follow, matched, told};
 use crate::write::give_up;
-use crate::{Followed, exec, followed, inside, journal, present, real, set_errno, tree, unfollow};
+use crate::{Followed, exec, followed, fs, inside, journal, present, real, set_errno, tree, unfollow};
 use area::files::Journal;
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -218,4 +218,6 @@ variadic! {
     execl by before_execl(_path: *const c_char) exec::before(real::execl());
     execle by before_execle(_path: *const c_char) exec::before(real::execle());
     execlp by before_execlp(_path: *const c_char) exec::before(real::execlp());
+    vfork by before_vfork(_nothing: c_int) fs::leave::before_child_by(real::vfork());
+    clone by before_clone(_function: *const c_void) fs::leave::before_child_by(real::clone());
 }

@@ -1,7 +1,7 @@
 //! Syncing: one write to the area.
 
 use crate::state::{Followed, pthread_testcancel};
-use crate::{answer, followed, inside, present, real, tree};
+use crate::{answer, followed, fs, inside, present, real, tree};
 use libc::{c_int, c_uint, off_t};
 use std::io;
 
@@ -46,12 +46,18 @@ fn sync_all() -> io::Result<()> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
+    if let Some(result) = fs::data::sync(fd) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     synced(fd, || unsafe { real::fsync(fd) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
+    if let Some(result) = fs::data::sync(fd) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     synced(fd, || unsafe { real::fdatasync(fd) })
 }
@@ -64,6 +70,9 @@ pub unsafe extern "C-unwind" fn sync_file_range(
     count: off_t,
     flags: c_uint,
 ) -> c_int {
+    if let Some(result) = fs::data::sync(fd) {
+        return result;
+    }
     let waits = flags & (libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER) != 0;
     // SAFETY: the caller's arguments.
     let real = || unsafe { real::sync_file_range(fd, offset, count, flags) };
@@ -76,6 +85,9 @@ pub unsafe extern "C-unwind" fn sync_file_range(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
+    if let Some(result) = fs::data::sync(fd) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     answer(sync_all().map(|()| unsafe { real::syncfs(fd) }))
 }

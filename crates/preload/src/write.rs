@@ -1,6 +1,7 @@
 //! Writing, and whatever else changes a file.
 
-use crate::{Followed, answer, inside, names, present, real, set_errno, to_change, tree};
+use crate::fs::data::{self, At as DataAt};
+use crate::{Followed, answer, fs, inside, names, present, real, set_errno, to_change, tree};
 use area::files::At;
 use libc::{c_char, c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
 use std::io;
@@ -90,6 +91,10 @@ impl Followed {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn write(fd: c_int, data: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { data::write(fd, DataAt::Cursor, data, count) } {
+        return result;
+    }
+    // SAFETY: the caller's arguments.
     let make = || unsafe { real::write(fd, data, count) };
     match to_change(fd) {
         // SAFETY: the caller's arguments.
@@ -106,6 +111,10 @@ pub unsafe extern "C-unwind" fn pwrite(
     count: size_t,
     offset: off_t,
 ) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { data::write(fd, DataAt::Offset(offset), data, count) } {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::pwrite(fd, data, count, offset) };
     match to_change(fd) {
@@ -130,6 +139,10 @@ pub unsafe extern "C-unwind" fn pwrite64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { data::writev(fd, DataAt::Cursor, (parts, count)) } {
+        return result;
+    }
+    // SAFETY: the caller's arguments.
     let make = || unsafe { real::writev(fd, parts, count) };
     match to_change(fd) {
         // SAFETY: the caller's arguments.
@@ -146,6 +159,10 @@ pub unsafe extern "C-unwind" fn pwritev(
     count: c_int,
     offset: off_t,
 ) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { data::writev(fd, DataAt::Offset(offset), (parts, count)) } {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::pwritev(fd, parts, count, offset) };
     match to_change(fd) {
@@ -175,6 +192,12 @@ pub unsafe extern "C-unwind" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    if data::has_usual_flags(fd, flags) {
+        // SAFETY: the caller's arguments.
+        if let Some(result) = unsafe { data::writev(fd, DataAt::of(offset), (parts, count)) } {
+            return result;
+        }
+    }
     let sync_flags = libc::RWF_SYNC | libc::RWF_DSYNC;
     // SAFETY: the caller's arguments.
     let make = |flags| unsafe { real::pwritev2(fd, parts, count, offset, flags) };
@@ -212,6 +235,7 @@ pub unsafe extern "C-unwind" fn pwritev64v2(
 
 /// The log cannot follow what happens to the file now: the file system has it alone from here on.
 pub(crate) fn give_up(fd: c_int) -> io::Result<()> {
+    fs::leave(fd)?;
     to_change(fd)?.map_or(Ok(()), |it| it.give_up())
 }
 
@@ -224,7 +248,7 @@ pub unsafe extern "C-unwind" fn sendfile(
 ) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = |()| unsafe { real::sendfile(to, from, offset, count) as i64 };
-    answer(give_up(to).map(make)) as ssize_t
+    answer(fs::leave(from).and_then(|()| give_up(to)).map(make)) as ssize_t
 }
 
 #[unsafe(no_mangle)]
@@ -249,7 +273,7 @@ pub unsafe extern "C-unwind" fn splice(
 ) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = |()| unsafe { real::splice(from, from_offset, to, to_offset, count, flags) as i64 };
-    answer(give_up(to).map(make)) as ssize_t
+    answer(fs::leave(from).and_then(|()| give_up(to)).map(make)) as ssize_t
 }
 
 #[unsafe(no_mangle)]
@@ -263,7 +287,7 @@ pub unsafe extern "C-unwind" fn copy_file_range(
 ) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = |()| unsafe { real::copy_file_range(from, from_offset, to, to_offset, count, flags) as i64 };
-    answer(give_up(to).map(make)) as ssize_t
+    answer(fs::leave(from).and_then(|()| give_up(to)).map(make)) as ssize_t
 }
 
 #[unsafe(no_mangle)]
@@ -275,6 +299,10 @@ pub unsafe extern "C-unwind" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0 && data::mapping(fd).is_err() {
+        set_errno(libc::EIO);
+        return libc::MAP_FAILED;
+    }
     let is_shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE && flags & libc::MAP_ANONYMOUS == 0;
     let it = if is_shared { to_change(fd) } else { Ok(None) };
     let given_up = it.and_then(|it| it.map_or(Ok(it), |followed| followed.give_up().map(|()| it)));
@@ -305,6 +333,9 @@ pub unsafe extern "C-unwind" fn mmap64(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ftruncate(fd: c_int, size: off_t) -> c_int {
+    if let Some(result) = data::truncate(fd, size) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::ftruncate(fd, size) };
     match (to_change(fd), u64::try_from(size)) {
@@ -322,6 +353,9 @@ pub unsafe extern "C-unwind" fn ftruncate64(fd: c_int, size: off_t) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_int {
+    if let Some(result) = fs::change::truncate((libc::AT_FDCWD, path), size) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::truncate(path, size) };
     if let Err(error) = tree::change_path(libc::AT_FDCWD, path, true) {
@@ -345,6 +379,12 @@ pub unsafe extern "C-unwind" fn truncate64(path: *const c_char, size: off_t) -> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fallocate(fd: c_int, mode: c_int, offset: off_t, count: off_t) -> c_int {
+    if let Some(code) = data::allocate(fd, mode, offset, count) {
+        return match code {
+            0 => 0,
+            code => answer(Err(io::Error::from_raw_os_error(code))),
+        };
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::fallocate(fd, mode, offset, count) };
     let it = match to_change(fd) {
@@ -367,6 +407,9 @@ pub unsafe extern "C-unwind" fn fallocate64(fd: c_int, mode: c_int, offset: off_
 /// Answers with the error number itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_fallocate(fd: c_int, offset: off_t, count: off_t) -> c_int {
+    if let Some(result) = data::allocate(fd, 0, offset, count) {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::posix_fallocate(fd, offset, count) };
     match to_change(fd) {

@@ -124,7 +124,10 @@ pub fn run() -> anyhow::Result<()> {
         Command::Store(args) => store::run(&args),
         Command::Fs(args) => fs::run(*args),
         Command::Areas(args) => areas::run(args),
-        Command::Run(args) => run::run(&args),
+        Command::Run(args) => match &args.fs {
+            Some(point) => crate::run_fs::run(&args, point),
+            None => run::run(&args),
+        },
         Command::RunKeeper(args) => run::keeper(&args),
         Command::Export(args) => run::export(&args),
     }

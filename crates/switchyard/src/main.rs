@@ -52,6 +52,7 @@ mod registry;
 mod report;
 mod role;
 mod run;
+mod run_fs;
 mod serve;
 mod sim;
 mod size;

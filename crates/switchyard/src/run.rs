@@ -44,7 +44,8 @@ const ENDING_LOOK_EVERY: Duration = Duration::from_millis(4);
     the program ends. After a crash of the machine the next `run` or `export` brings the files up to date: do not use \
     the files before.\n\n\
     Examples:\n  switchyard run -- redis-server --appendonly yes --appendfsync always\n  \
-    switchyard run --area /srv/app.area --match 'journal-*' -- ./app"
+    switchyard run --area /srv/app.area --match 'journal-*' -- ./app\n  \
+    switchyard run --fs /mnt/files -- sqlite3 /mnt/files/a.db"
 )]
 pub struct RunArgs {
     /// File or block device of the area; a missing file is created
@@ -60,6 +61,9 @@ pub struct RunArgs {
     /// Use emulated NVM instead of the area, for measuring: NOTHING survives the program
     #[arg(long, conflicts_with = "area")]
     pub nvm: bool,
+    /// Serve calls on all files below this mount point in the program itself, by a log of its own; the mount is one of `fs mount … --control`
+    #[arg(long, value_name = "MNT", conflicts_with_all = ["area", "size", "patterns", "nvm"])]
+    pub fs: Option<PathBuf>,
     /// Say only what went wrong
     #[arg(long, short)]
     pub quiet: bool,
@@ -268,9 +272,24 @@ fn tell(recovered: &Recovered) {
     }
 }
 
+/// The program, with the library loaded into it.
+pub fn loaded(args: &RunArgs) -> anyhow::Result<Command> {
+    let mut preload = OsString::from(library()?);
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|it| !it.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut command = Command::new(&args.program[0]);
+    command
+        .args(&args.program[1..])
+        .env("LD_PRELOAD", preload)
+        .env(ASAN_OPTIONS, options_of_asan());
+    Ok(command)
+}
+
 /// Runs the program, and settles the area at its end, which is that of this process.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let library = library()?;
+    let mut command = loaded(args)?;
     let patterns = patterns(args)?;
     let size = args.size.unwrap_or(AREA_SIZE);
     let area = if args.nvm {
@@ -281,16 +300,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         tell(&restore(&area, size.0).map_err(|error| judged(&area, error))?);
         area
     };
-    let mut preload = OsString::from(library);
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|it| !it.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    let mut command = Command::new(&args.program[0]);
     command
-        .args(&args.program[1..])
-        .env("LD_PRELOAD", preload)
-        .env(ASAN_OPTIONS, options_of_asan())
         .env("SWITCHYARD_AREA", &area)
         .env("SWITCHYARD_AREA_BYTES", size.0.to_string())
         .env("SWITCHYARD_MATCH", &patterns);

@@ -1,0 +1,287 @@
+//! The process's session with the daemon: begun when the process first changes something below the mount point, or has looked often.
+
+use super::table::{self, Table};
+use crate::forks::Gate;
+use crate::state::{IS_INSIDE, inside, is_sealed};
+use crate::tell;
+use area::own;
+use libc::{c_int, rlimit};
+use libfs::{ConnectError, FileSystem};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::{fs, io, mem, ptr};
+
+/// A process that looks so often gets a session. One that looks less is better served by what the kernel has in memory.
+const LOOKS_MAX: u32 = 64;
+/// Capabilities of capabilities(7) that decide about files: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID. The library takes it that
+/// root has them, and nobody else any.
+const CAPABILITIES: u64 = 0b1_1111;
+
+/// Nobody has looked where the working directory is.
+pub(crate) const UNKNOWN: u64 = u64::MAX;
+
+/// Held while a number is made for something served, and over a fork.
+pub(crate) static NUMBERS: Gate = Gate::new();
+
+/// Where the files are, as `switchyard run --fs` says it.
+pub(crate) struct Mount {
+    /// Absolute, without links, and without a slash at the end.
+    pub point: Vec<u8>,
+    /// `st_dev`.
+    pub device: u64,
+    control: PathBuf,
+}
+
+impl Mount {
+    fn read() -> Option<Self> {
+        let point = std::env::var_os("SWITCHYARD_FS")?.into_vec();
+        let control = std::env::var_os("SWITCHYARD_FS_CONTROL")?.into();
+        let device = std::env::var("SWITCHYARD_FS_DEVICE").ok()?.parse().ok()?;
+        (point.len() > 1 && point[0] == b'/').then_some(Self {
+            point,
+            device,
+            control,
+        })
+    }
+}
+
+/// A session. It is never taken apart, as other threads may be in it.
+pub(crate) struct Live {
+    pub files: FileSystem,
+    pub mount: &'static Mount,
+    pub table: Table,
+    /// The mount's number in statx(2).
+    pub mount_id: u64,
+    /// The working directory, if it is below the mount point: 0 if it is not, and [`UNKNOWN`].
+    pub directory: AtomicU64,
+    /// Real and effective user and group are the same.
+    pub is_plain_user: bool,
+    pid: u32,
+}
+
+static MOUNT: OnceLock<Option<Mount>> = OnceLock::new();
+static LIVE: AtomicPtr<Live> = AtomicPtr::new(ptr::null_mut());
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+/// Nothing is served any more in this process.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+fn mount() -> Option<&'static Mount> {
+    MOUNT.get_or_init(|| inside(Mount::read)).as_ref()
+}
+
+/// The mount, if calls of this thread may be served.
+pub(crate) fn is_served() -> Option<&'static Mount> {
+    if IS_OVER.load(Ordering::Relaxed) || IS_INSIDE.get() || is_sealed() {
+        return None;
+    }
+    mount()
+}
+
+/// True in a program of `run --fs`.
+pub(crate) fn is_on() -> bool {
+    is_served().is_some()
+}
+
+/// When a program starts: where lines to the user go.
+extern "C" fn at_start() {
+    if mount().is_some() {
+        tell::begin();
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
+
+/// The session, if this process has one. A child of vfork has its parent's memory, and none.
+pub(crate) fn live() -> Option<&'static Live> {
+    let live = LIVE.load(Ordering::Acquire);
+    if live.is_null() || IS_INSIDE.get() || is_sealed() {
+        return None;
+    }
+    // SAFETY: it is never taken apart.
+    let live = unsafe { &*live };
+    (live.pid == std::process::id()).then_some(live)
+}
+
+/// True if this process has one.
+pub(crate) fn has_session() -> bool {
+    let live = LIVE.load(Ordering::Acquire);
+    // SAFETY: it is never taken apart.
+    !live.is_null() && unsafe { (*live).pid } == std::process::id()
+}
+
+/// The session for a call, which `changes` something or looks. It is begun if it is time, after `watch`.
+pub(crate) fn wanted(changes: bool, watch: impl FnOnce()) -> Option<&'static Live> {
+    is_served()?;
+    if !LIVE.load(Ordering::Acquire).is_null() {
+        return live();
+    }
+    if !changes && LOOKS.fetch_add(1, Ordering::Relaxed) < LOOKS_MAX {
+        return None;
+    }
+    watch();
+    inside(|| NUMBERS.without(begin));
+    live()
+}
+
+fn begin() {
+    let is_needed = LIVE.load(Ordering::Acquire).is_null() && !IS_OVER.load(Ordering::Relaxed);
+    let Some(mount) = mount().filter(|_| is_needed) else {
+        return;
+    };
+    match Live::begin(mount) {
+        Ok(Some(live)) => LIVE.store(Box::into_raw(Box::new(live)), Ordering::Release),
+        Ok(None) => IS_OVER.store(true, Ordering::Relaxed),
+        Err(error) => {
+            IS_OVER.store(true, Ordering::Relaxed);
+            // The socket's mode says who may connect, and the daemon how many: others use the mount.
+            let is_usual = match &error {
+                ConnectError::Socket(error) => error.kind() == io::ErrorKind::PermissionDenied,
+                ConnectError::Closed(_) => true,
+                ConnectError::Malformed => false,
+            };
+            if !is_usual {
+                tell::tell!("switchyard run: {error}: this program's calls go to the mount");
+            }
+        }
+    }
+}
+
+impl Live {
+    /// None if the kernel is to serve this process.
+    fn begin(mount: &'static Mount) -> Result<Option<Self>, ConnectError> {
+        let Some(umask) = umask_of_usual_process() else {
+            return Ok(None);
+        };
+        let point = CString::new(mount.point.clone()).map_err(io::Error::from)?;
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+        // SAFETY: the path ends with a zero.
+        let anchor = owned(unsafe { libc::open(point.as_ptr(), flags) })?;
+        let found = stat_of(anchor.as_raw_fd())?;
+        if found.0 != mount.device {
+            return Ok(None);
+        }
+        let anchor = own::keep(&anchor)?;
+        let files = FileSystem::over(connect(mount)?)?;
+        files.set_mounted();
+        files.set_umask(umask);
+        // SAFETY: no memory is involved.
+        let (users, groups) = unsafe {
+            (
+                (libc::getuid(), libc::geteuid()),
+                (libc::getgid(), libc::getegid()),
+            )
+        };
+        Ok(Some(Self {
+            table: Table::new(files.clone(), mount.device, anchor),
+            files,
+            mount,
+            mount_id: found.1,
+            directory: AtomicU64::new(UNKNOWN),
+            is_plain_user: users.0 == users.1 && groups.0 == groups.1,
+            pid: std::process::id(),
+        }))
+    }
+
+    /// The daemon has closed the session, or is gone: true if so. The user hears of it once.
+    pub fn is_lost(&self) -> bool {
+        if !self.files.is_closed() {
+            return false;
+        }
+        if !IS_OVER.swap(true, Ordering::Relaxed) {
+            tell::tell!(
+                "switchyard run: the daemon has ended this program's log, or is gone: its calls go to the mount"
+            );
+        }
+        true
+    }
+}
+
+fn owned(fd: c_int) -> io::Result<OwnedFd> {
+    match fd {
+        // SAFETY: new, and nobody else's.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Device, and the mount's number.
+fn stat_of(fd: c_int) -> io::Result<(u64, u64)> {
+    // SAFETY: zeros are a valid `statx`, which the call fills.
+    unsafe {
+        let mut found: libc::statx = mem::zeroed();
+        let mask = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
+        match libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, mask, &mut found) {
+            0 => Ok((
+                libc::makedev(found.stx_dev_major, found.stx_dev_minor),
+                found.stx_mnt_id,
+            )),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn connect(mount: &Mount) -> Result<OwnedFd, ConnectError> {
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&mount.control)?)?;
+    Ok(own::keep(&socket)?)
+}
+
+/// The umask, if the library decides for this process as the kernel does: its capabilities are root's or nobody's, and its files may have any
+/// size.
+fn umask_of_usual_process() -> Option<u32> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let value = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.trim())
+    };
+    let capabilities = u64::from_str_radix(value("CapEff:")?, 16).ok()? & CAPABILITIES;
+    // SAFETY: no memory is involved.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let has = if is_root { CAPABILITIES } else { 0 };
+    // SAFETY: zeros are a valid `rlimit`, which the call fills.
+    let limit = unsafe {
+        let mut limit: rlimit = mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit);
+        limit.rlim_cur
+    };
+    let is_usual = capabilities == has && limit == libc::RLIM_INFINITY;
+    u32::from_str_radix(value("Umask:")?, 8).ok().filter(|_| is_usual)
+}
+
+/// In a forked child: it has no session yet.
+pub(crate) fn forget() {
+    if !LIVE.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
+        table::forget_all();
+        LOOKS.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Nothing is served any more, for good or until the next call.
+pub(crate) fn close(is_for_good: bool) {
+    if is_for_good {
+        IS_OVER.store(true, Ordering::Relaxed);
+    }
+    let Some(live) = live() else {
+        return;
+    };
+    inside(|| {
+        NUMBERS.without(|| {
+            live.table.leave_all(|_| true);
+            LIVE.store(ptr::null_mut(), Ordering::Release);
+            table::forget_all();
+            live.files.close();
+        });
+    });
+}

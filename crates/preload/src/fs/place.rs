@@ -1,0 +1,192 @@
+//! Which paths lead below the mount point. Only their text is looked at: what gets there by another way is the kernel's.
+
+use super::answers::{Done, code};
+use super::leave::leave;
+use super::live::{self, Live, Mount, is_served, live};
+use super::real_inode::inode_of;
+use super::served::keeping_errno;
+use super::{forked, table};
+use crate::state::inside;
+use libc::{c_char, c_int};
+use libfs::{Errno, Place};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Bytes of a path, at most (`PATH_MAX`).
+const PATH_BYTES_MAX: usize = 4096;
+/// Pointers below are none.
+const ADDRESS_MIN: usize = 4096;
+
+/// Whether the working directory is below the mount point, for processes without a session.
+static IS_BELOW: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const ELSEWHERE: u8 = 1;
+const BELOW: u8 = 2;
+
+/// What a call does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Does {
+    Look,
+    Change,
+}
+
+/// The bytes of a path.
+pub(crate) fn bytes<'p>(path: *const c_char) -> Option<&'p [u8]> {
+    if (path as usize) < ADDRESS_MIN {
+        return None;
+    }
+    // SAFETY: the program's path ends with a zero.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    (1..PATH_BYTES_MAX).contains(&bytes.len()).then_some(bytes)
+}
+
+/// Whether a path is there, and has nothing in it.
+pub(crate) fn is_empty(path: *const c_char) -> bool {
+    // SAFETY: the program's path ends with a zero.
+    path as usize >= ADDRESS_MIN && unsafe { *path } == 0
+}
+
+/// The part of an absolute path that begins at the mount point.
+fn below<'p>(mount: &Mount, path: &'p [u8]) -> Option<&'p [u8]> {
+    match path.strip_prefix(&mount.point[..])? {
+        [] => Some(b"/"),
+        rest if rest[0] == b'/' => Some(rest),
+        _ => None,
+    }
+}
+
+fn working_directory() -> Option<Vec<u8>> {
+    let mut place = [0_u8; PATH_BYTES_MAX];
+    // SAFETY: the place is as long as is said.
+    let found = unsafe { libc::getcwd(place.as_mut_ptr().cast(), place.len()) };
+    if found.is_null() {
+        return None;
+    }
+    CStr::from_bytes_until_nul(&place)
+        .ok()
+        .map(|path| path.to_bytes().to_vec())
+}
+
+fn is_below(mount: &Mount) -> bool {
+    let known = IS_BELOW.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known == BELOW;
+    }
+    let found = inside(|| working_directory().is_some_and(|path| below(mount, &path).is_some()));
+    IS_BELOW.store(if found { BELOW } else { ELSEWHERE }, Ordering::Relaxed);
+    found
+}
+
+/// The working directory, if it is below the mount point.
+fn directory_of(live: &Live) -> Option<u64> {
+    let known = live.directory.load(Ordering::Acquire);
+    if known != live::UNKNOWN {
+        return Some(known).filter(|inode| *inode != 0);
+    }
+    let find = || {
+        let path = working_directory()?;
+        let place = Place::new(below(live.mount, &path)?);
+        let inode = live.files.stat(place, true).ok()?.number;
+        // A directory that was renamed or replaced meanwhile is another one.
+        (inode_of(libc::AT_FDCWD)? == (live.mount.device, inode)).then_some(inode)
+    };
+    let found = keeping_errno(find);
+    live.directory.store(found.unwrap_or(0), Ordering::Release);
+    found
+}
+
+fn wanted(does: Does) -> Option<&'static Live> {
+    live::wanted(does == Does::Change, forked::watch)
+}
+
+/// The working directory is another one.
+pub(crate) fn moved() {
+    IS_BELOW.store(UNKNOWN, Ordering::Relaxed);
+    if let Some(live) = live() {
+        live.directory.store(live::UNKNOWN, Ordering::Release);
+    }
+}
+
+/// A path by which the kernel shows descriptors: what is served there becomes real before.
+fn shows_descriptors(path: &[u8]) -> bool {
+    path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") || path.starts_with(b"/dev/std")
+}
+
+/// The last number in such a path.
+fn shown(path: &[u8]) -> Option<c_int> {
+    let last = path.rsplit(|byte| *byte == b'/').find(|part| !part.is_empty())?;
+    std::str::from_utf8(last).ok()?.parse().ok()
+}
+
+/// Where a path leads, if that is below the mount point.
+fn lead<'p>(directory: c_int, path: &'p [u8], does: Does) -> Option<(&'static Live, Place<'p>)> {
+    let mount = is_served()?;
+    if path[0] == b'/' {
+        if let Some(rest) = below(mount, path) {
+            return Some((wanted(does)?, Place::new(rest)));
+        }
+        if table::has_any() && shows_descriptors(path) {
+            match shown(path) {
+                Some(fd) => leave(fd).ok()?,
+                None => {
+                    let live = live()?;
+                    inside(|| live.table.leave_all(|_| true));
+                }
+            }
+        }
+        return None;
+    }
+    if directory == libc::AT_FDCWD {
+        if !is_below(mount) {
+            return None;
+        }
+        let live = wanted(does)?;
+        return Some((live, Place::at(directory_of(live)?, path)));
+    }
+    if !table::is_known(directory) {
+        return None;
+    }
+    let live = live()?;
+    let opened = inside(|| live.table.get(directory))?;
+    opened.is_directory.then(|| (live, Place::at(opened.inode, path)))
+}
+
+/// Makes a call by a path, if it is served; None if the kernel is to make it.
+pub(crate) fn at<R>(
+    (directory, path): (c_int, *const c_char),
+    does: Does,
+    make: impl FnOnce(&Live, Place<'_>) -> Result<R, Errno>,
+) -> Option<Done<R>> {
+    is_served()?;
+    let (live, place) = lead(directory, bytes(path)?, does)?;
+    served(live, || make(live, place).map_err(code))
+}
+
+/// The same with two paths, if both are below the mount point.
+pub(crate) fn at_both<R>(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    make: impl FnOnce(&Live, Place<'_>, Place<'_>) -> Result<R, Errno>,
+) -> Option<Done<R>> {
+    is_served()?;
+    let (_, from) = lead(from.0, bytes(from.1)?, Does::Change)?;
+    let (live, to) = lead(to.0, bytes(to.1)?, Does::Change)?;
+    served(live, || make(live, from, to).map_err(code))
+}
+
+/// Makes a call of the session's. The kernel makes those that lead out of the mount, and those of a lost session of which the log has nothing.
+fn served<R>(live: &Live, make: impl FnOnce() -> Done<R>) -> Option<Done<R>> {
+    match keeping_errno(make) {
+        Err(libc::EXDEV | libc::ESTALE) => {
+            inside(|| live.is_lost());
+            None
+        }
+        done => {
+            // What the log may have of the call is not made again: the program hears of it.
+            if matches!(done, Err(libc::EIO)) {
+                inside(|| live.is_lost());
+            }
+            Some(done)
+        }
+    }
+}
