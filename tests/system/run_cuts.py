@@ -37,8 +37,8 @@ def log(directory, note):
     """A log that goes on, and ends with something that is not synced."""
     fd = os.open(directory + "/f.log", APPEND, 0o644)
     put(fd, *(b"record %d\n" % nth for nth in range(50)))
-    # Its directory is dated by then.
-    time.sleep(2.5)
+    # The file is written by then, and the area says of when it is.
+    wait_for(note + ".settled")
     put(fd, *(b"record %d\n" % nth for nth in range(50, 60)))
     os.write(fd, b"not synced\n")
     ready(note)

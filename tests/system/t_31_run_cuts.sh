@@ -2,7 +2,7 @@
 # Power cuts and kills after which `run` must not trust what it sees: backups that are brought back, other mounts, other names.
 # Runs alone: a namespace of mounts keeps the file systems that other tests cut.
 source "$(dirname "$0")/lib.sh"
-need python3 mkfs.ext4 unshare
+need python3 mkfs.ext4 unshare jq
 need_disk
 (( EUID == 0 )) || skip "loop devices need root"
 
@@ -31,15 +31,24 @@ new_files() {
     mount_files
 }
 run=("$SWITCHYARD" run --area "$area" --size 32MiB --match 'f*' --quiet)
+records() { [[ ! -e $area ]] || "$SWITCHYARD" store dump "$area" 2>/dev/null || true; }
+# is_settled RECORD: what programs have synced since is in their files, and the area has let go of it.
+is_settled() {
+    [[ $(records | jq -s --argjson since "$1" '([.[] | select(.kind == "put" and .record > $since) | .record] | min) as $put |
+        $put != null and any(.[]; .kind == "trim" and .record > $put)') == true ]]
+}
 # begin NAME [COMMAND…]: the program of run_cuts.py under `run`, until it is ready.
 begin() {
-    local name=$1
+    local name=$1 since until=$(( SECONDS + 120 ))
     shift
-    rm -f "$work/ready"
+    rm -f "$work/ready" "$work/ready.settled"
+    since=$(records | jq -s 'map(.record) | max // 0')
     "$@" "${run[@]}" -- python3 "$here/run_cuts.py" "$name" "$files" "$work/ready" 2>>"$work/run.err" &
     program=$!
     until [[ -e $work/ready ]]; do
         kill -0 "$program" 2>/dev/null || { cat "$work/run.err" >&2; fail "$name ended"; }
+        [[ $name != log ]] || ! is_settled "$since" || touch "$work/ready.settled"
+        (( SECONDS < until )) || fail "$name is not ready"
         sleep 0.05
     done
 }
