@@ -3,7 +3,9 @@
 
 pub use crate::clock::now;
 pub use base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockReadGuard, mpsc};
+pub use std::sync::{
+    Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock, RwLockReadGuard, mpsc,
+};
 pub use std::thread;
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

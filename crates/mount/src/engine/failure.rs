@@ -1,6 +1,6 @@
 //! How a file system is opened, and why it refuses a call.
 
-use super::own::Wants;
+use super::held::Wants;
 use fs::errno::Errno;
 use os::sync::Arc;
 use std::time::Duration;

@@ -19,6 +19,7 @@ mod due;
 mod failure;
 mod gate;
 mod hearing;
+mod held;
 mod log;
 mod logger;
 mod logs;
@@ -35,13 +36,14 @@ mod state;
 mod tiering;
 mod touches;
 mod turn;
+mod waiting;
 mod worker;
 mod write;
 
 pub use digester::Counts;
 pub use failure::{Failure, Mode, Options};
 
-pub use own::{Cache, Pins, Resume, Wants};
+pub use held::{Cache, Pins, Resume, Wants};
 pub use patience::Patience;
 pub use processes::ShareError;
 pub use recover::{LOG_BYTES_MIN, LogState, OpenError, Recovery, examine_logs};

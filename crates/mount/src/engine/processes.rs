@@ -2,8 +2,8 @@
 
 use super::digester::Keeper;
 use super::hearing::{Content, Joining, Reading};
+use super::held::{Cache, Own, Pins, Resume, Wants};
 use super::logs::NUMBERS_OWN;
-use super::own::{Cache, Own, Pins, Resume, Wants};
 use super::recover::{LOG_BYTES_MIN, OpenError};
 use super::shared::Shared;
 use super::sharing::{Link, Peer};

@@ -6,7 +6,7 @@
 //! that has a file open.
 
 use super::due::{DIGEST_PERCENT, IDLE};
-use super::own::Own;
+use super::held::Own;
 use crate::window::Window;
 use base::{Instant, Machine};
 use fs::client::access::{APPEND_ONLY, EXECUTE, IMMUTABLE, READ, WRITE};

@@ -2,7 +2,7 @@
 
 use super::digester::BLOCKS_KEPT;
 use super::failure::Failure;
-use super::own::Wants;
+use super::held::Wants;
 use super::state::State;
 use crate::media::Disks;
 use fs::client::{Call, Caller, Client, Failure as ClientFailure};

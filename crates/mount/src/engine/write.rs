@@ -1,7 +1,7 @@
 //! Writes. Small data go into the log with their record. Large data go to granted blocks first, without the lock, and once.
 
 use super::failure::Failure;
-use super::own::{Pins, Wants};
+use super::held::{Pins, Wants};
 use super::{Engine, Patience, RECORD_BYTES_MAX, Turn};
 use fs::client::{Caller, Plan, Where, Written};
 use fs::format::{BLOCK_BYTES, Block};

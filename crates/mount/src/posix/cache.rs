@@ -3,12 +3,12 @@
 //! A notification of data waits for pages that calls under way have locked, and for dirty pages to be written. So it is sent by a thread that does
 //! nothing else, and there are as many of these as wait at once.
 
-use super::server::Kernel;
+use super::kernel::Kernel;
 use crate::engine::{Cache, Engine};
 use fuse::abi::Notification;
-use os::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, Ordering, PoisonError, thread};
+use os::sync::{Arc, AtomicBool, Condvar, Mutex, MutexGuard, OnceLock, Ordering, PoisonError, thread};
 use std::collections::VecDeque;
-use std::sync::{OnceLock, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 /// Threads that wait for the kernel at once, at most. Calls that these wait for are let through after a while, so the others come to their turn.

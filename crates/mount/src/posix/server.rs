@@ -5,14 +5,15 @@
 
 use super::attr::errno_of;
 use super::cache::KernelCache;
+use super::kernel::Kernel;
 use super::workers::Queue;
 use crate::engine::{Engine, Failure, Mode as EngineMode, Patience, Pins, Turn, Wants};
 use fs::client::Caller;
 use fs::lease::Mode;
 use fs::log::Ticket;
 use fuse::abi::{Errno, InHeader, Notification, Reply};
-use fuse::transport::{Call, Notifier, Transport};
-use os::sync::{Arc, AtomicU32, Mutex, Ordering, PoisonError};
+use fuse::transport::{Call, Transport};
+use os::sync::{Arc, AtomicU32, Ordering};
 use std::path::PathBuf;
 
 /// What a change has come to: its answer, and when it is durable. None: nothing has changed.
@@ -91,27 +92,6 @@ impl Told {
             2 => Transport::Ring,
             _ => Transport::Classic,
         }
-    }
-}
-
-/// The kernel, to which notifications go from the session's start on.
-#[derive(Clone, Default)]
-pub(crate) struct Kernel(Arc<Mutex<Option<Notifier>>>);
-
-impl Kernel {
-    pub fn set(&self, notifier: Notifier) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(notifier);
-    }
-
-    /// Refused if the kernel does not know the inode any more, or the session ends.
-    pub fn notify(&self, notification: &Notification<'_>) {
-        self.try_notify(notification);
-    }
-
-    /// True if the kernel takes it.
-    pub fn try_notify(&self, notification: &Notification<'_>) -> bool {
-        let notifier = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        notifier.is_some_and(|notifier| notifier.notify(notification).is_ok())
     }
 }
 

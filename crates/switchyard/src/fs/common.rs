@@ -7,7 +7,7 @@ use crate::size::Size;
 use ::fs::make::Make;
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use mount::engine::{Mode, make};
+use mount::engine::{Mode, OpenError, Recovery, make};
 use mount::media::{Access, DeviceError, Disks};
 use runtime::MediaOpenError;
 use std::path::PathBuf;
@@ -192,4 +192,38 @@ pub(super) fn split_dir(all: &[String]) -> anyhow::Result<(Vec<DeviceArg>, PathB
         )));
     }
     Ok((devices_of(devices)?, PathBuf::from(dir)))
+}
+
+pub(super) fn not_opened(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::Tree(error) => Failure::Usage(error.to_string()).into(),
+        OpenError::NoRoom(_) => Failure::Usage(error.to_string()).into(),
+        error => error.into(),
+    }
+}
+
+pub(super) fn tell_recovery(recovery: &Recovery, says: &Says) {
+    if recovery.operations > 0 {
+        says.note(&format!(
+            "the log had {} operations that were not in the tree: they are now",
+            recovery.operations
+        ));
+    }
+    if recovery.refused > 0 {
+        says.note(&format!(
+            "{} operations of the log could not be done: run `switchyard fs check` when it is unmounted",
+            recovery.refused
+        ));
+    }
+    if recovery.orphans > 0 {
+        says.note(&format!(
+            "{} files that had no name any more are deleted",
+            recovery.orphans
+        ));
+    }
+    for (log, position) in &recovery.damaged {
+        says.note(&format!(
+            "log {log} is damaged at position {position}: acknowledged calls behind it are lost"
+        ));
+    }
 }

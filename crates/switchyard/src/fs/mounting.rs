@@ -1,13 +1,13 @@
 //! `switchyard fs mount`: a mount from its opening to its end.
 
-use super::common::{MountArgs, make_empty, open, split_dir};
+use super::common::{MountArgs, make_empty, not_opened, open, split_dir, tell_recovery};
 use super::serving::{listen, share};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
 use anyhow::{Context, bail};
 use fuse::mount::{MountOptions, UnmountError};
 use fuse::transport::{Choice, End, Transport};
-use mount::engine::{Engine, LOG_BYTES_MIN, Mode, OpenError, Options, Recovery};
+use mount::engine::{Engine, LOG_BYTES_MIN, Mode, Options};
 use mount::media::{Access, Source};
 use mount::posix::{Mounted, Settings};
 use mount::serve::Server;
@@ -51,7 +51,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         tell: Arc::new(|text| eprintln!("switchyard: {text}")),
         ..Options::default()
     };
-    let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(refused)?;
+    let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(not_opened)?;
     tell_recovery(&recovery, &says);
     let settings = settings(args, &devices[0].text)?;
     let engine = Arc::new(engine);
@@ -74,14 +74,6 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     signals.serving();
     tell_ready(&mounted, args.json);
     serve(mounted, server, &signals, &says)
-}
-
-pub(super) fn refused(error: OpenError) -> anyhow::Error {
-    match error {
-        OpenError::Tree(error) => Failure::Usage(error.to_string()).into(),
-        OpenError::NoRoom(_) => Failure::Usage(error.to_string()).into(),
-        error => error.into(),
-    }
 }
 
 fn settings(args: &MountArgs, source: &str) -> anyhow::Result<Settings> {
@@ -107,32 +99,6 @@ fn settings(args: &MountArgs, source: &str) -> anyhow::Result<Settings> {
         },
         control,
     })
-}
-
-pub(super) fn tell_recovery(recovery: &Recovery, says: &Says) {
-    if recovery.operations > 0 {
-        says.note(&format!(
-            "the log had {} operations that were not in the tree: they are now",
-            recovery.operations
-        ));
-    }
-    if recovery.refused > 0 {
-        says.note(&format!(
-            "{} operations of the log could not be done: run `switchyard fs check` when it is unmounted",
-            recovery.refused
-        ));
-    }
-    if recovery.orphans > 0 {
-        says.note(&format!(
-            "{} files that had no name any more are deleted",
-            recovery.orphans
-        ));
-    }
-    for (log, position) in &recovery.damaged {
-        says.note(&format!(
-            "log {log} is damaged at position {position}: acknowledged calls behind it are lost"
-        ));
-    }
 }
 
 fn tell_ready(mounted: &Mounted, as_json: bool) {

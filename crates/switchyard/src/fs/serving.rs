@@ -1,7 +1,6 @@
 //! `switchyard fs serve`: the files of a file system for processes that have logs of their own.
 
-use super::common::{ProgramArgs, ServeArgs, make_empty, open};
-use super::mounting::{refused, tell_recovery};
+use super::common::{ProgramArgs, ServeArgs, make_empty, not_opened, open, tell_recovery};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
 use crate::size::Size;
@@ -48,7 +47,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         tell: Arc::new(|text| eprintln!("switchyard: {text}")),
         ..Options::default()
     };
-    let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(refused)?;
+    let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(not_opened)?;
     tell_recovery(&recovery, &says);
     let engine = Arc::new(engine);
     let (path, processes) = (&args.control, args.programs.processes);
