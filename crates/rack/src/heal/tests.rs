@@ -266,13 +266,14 @@ fn nobody_is_expelled_if_nobody_would_stay_and_late_if_nobody_serves() {
     });
     let mut late = World::new();
     late.rolls = [None, world.rolls[1].clone(), None];
-    late.pass(0, 30_000);
+    let patience = Rules::default().patience.as_millis() as u64;
+    late.pass(0, patience);
     assert_eq!(
         late.replicas(),
         [1, 2],
         "the first may have what was acknowledged in memory"
     );
-    late.pass(30_000, 32_000);
+    late.pass(patience, patience + 2_000);
     assert_eq!(late.replicas(), [2]);
 }
 
@@ -378,9 +379,10 @@ fn who_does_not_hear_one_that_is_missing_is_not_lost_itself() {
         joining: vec![2],
         ..here(2)
     });
-    world.pass(1_000, 30_000);
+    let patience = Rules::default().patience.as_millis() as u64;
+    world.pass(1_000, patience);
     assert_eq!(world.replicas(), [1, 2], "nobody else serves");
-    world.pass(30_000, 32_000);
+    world.pass(patience, patience + 2_000);
     assert_eq!(world.replicas(), [2]);
 }
 
