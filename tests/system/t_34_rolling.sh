@@ -65,7 +65,7 @@ whole() { await 15 "a b" wholes; }
 leads() { told "$1" | jq -r '[.volumes[] | select(.state == "ready")] | length'; }
 spread() { whole; await 15 1 leads 1; await 15 1 leads 2; }
 level() { told "$1" | jq -r .rack.level; }
-waits_for() { curl -sf "$(control 1)/metrics" | sed -n 's/^switchyard_rack_level_waits_for{} //p'; }
+waits_for() { curl -sf "$(control 1)/metrics" | sed -n 's/^switchyard_rack_level_waits_for{} \([0-9]*\).*/\1/p'; }
 refusal() { rack "$1" node list --json | jq -r '[.[] | select(.refused) | .id] | join(" ")'; }
 logged() { grep -c -- "$2" "$work/$1.err" || true; }
 
