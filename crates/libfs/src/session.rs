@@ -161,6 +161,14 @@ impl FileSystem {
     /// # Errors
     /// [`ConnectError`].
     pub fn connect(path: &Path) -> Result<Self, ConnectError> {
+        Self::over(Self::dial(path)?)
+    }
+
+    /// A socket that is connected to a daemon, for [`over`](Self::over).
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn dial(path: &Path) -> Result<OwnedFd, ConnectError> {
         let socket = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -168,7 +176,7 @@ impl FileSystem {
             None,
         )?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Self::over(socket)
+        Ok(socket)
     }
 
     /// Gets a log by a socket that is connected to a daemon.

@@ -7,7 +7,6 @@ use crate::tell;
 use area::own;
 use libc::{c_int, rlimit};
 use libfs::{ConnectError, FileSystem};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -168,7 +167,7 @@ impl Live {
             return Ok(None);
         }
         let anchor = own::keep(&anchor)?;
-        let files = FileSystem::over(connect(mount)?)?;
+        let files = FileSystem::over(own::keep(&FileSystem::dial(&mount.control)?)?)?;
         files.set_mounted();
         files.set_umask(umask);
         // SAFETY: no memory is involved.
@@ -225,17 +224,6 @@ fn stat_of(fd: c_int) -> io::Result<(u64, u64)> {
             _ => Err(io::Error::last_os_error()),
         }
     }
-}
-
-fn connect(mount: &Mount) -> Result<OwnedFd, ConnectError> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(&mount.control)?)?;
-    Ok(own::keep(&socket)?)
 }
 
 /// The umask, if the library decides for this process as the kernel does: its capabilities are root's or nobody's, and its files may have any
