@@ -105,7 +105,7 @@ fn measure(
                 let done = (round * sides.len() + turn) * tasks.len() + number;
                 bar.set_position((100 * done / (args.rounds * sides.len() * tasks.len())) as u64);
                 bar.set_message(format!("{}, {}", side.name, task.name()));
-                let case = task.run(args, tools, &side.directory, round as u64);
+                let case = task.run(args, tools, side, round as u64);
                 let case = case.with_context(|| format!("{}, {}", side.name, task.name()))?;
                 figures[number][place].push(case);
             }

@@ -10,6 +10,7 @@ use mount::posix::STATUS;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::any::Any;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// The paper's NVDIMM: 500 ns for 1 KiB.
 const NVM: &str = "latency=500ns,rate=20GB/s";
+/// Programs with logs of their own at once: each of the clients of a task, and some that have just ended.
+const LOGS: &str = "31";
 /// The engine digests what it has after two seconds without a call. A mount without a digest for longer is at rest.
 const QUIET: Duration = Duration::from_millis(2500);
 /// A digest that has not ended by then is not waited for.
@@ -28,11 +31,23 @@ pub(super) struct Side {
     /// Of the device and of the way to it.
     pub about: String,
     pub directory: PathBuf,
+    /// What programs are started by.
+    by: Vec<OsString>,
     /// Ends when this does.
     _kept: Box<dyn Any>,
 }
 
 impl Side {
+    /// A program that uses the directory.
+    pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let Some((first, rest)) = self.by.split_first() else {
+            return Command::new(program);
+        };
+        let mut command = Command::new(first);
+        command.args(rest).arg(program);
+        command
+    }
+
     /// Waits until it does nothing in the background any more, for the side that comes next.
     pub(super) fn rest(&self) -> anyhow::Result<()> {
         settle(&self.directory)?;
@@ -62,7 +77,11 @@ impl Side {
 
 /// All sides on a medium, ours first, and why others are left out.
 pub(super) fn sides(args: &FilesArgs, medium: Medium) -> anyhow::Result<(Vec<Side>, Vec<String>)> {
-    let mut sides = vec![ours(args, medium)?];
+    let mut sides = vec![ours(args, medium, false)?];
+    // Logs of programs are for what is durable at once.
+    if medium != Medium::Ssd && medium.mode(args.mode) == ModeArg::Sync {
+        sides.push(ours(args, medium, true)?);
+    }
     let mut left_out = Vec::new();
     let here = match medium {
         Medium::Ssd => Peer::of(&args.dir),
@@ -79,6 +98,7 @@ pub(super) fn sides(args: &FilesArgs, medium: Medium) -> anyhow::Result<(Vec<Sid
                 name: name.into(),
                 about: "a directory".into(),
                 directory: directory.0.clone(),
+                by: Vec::new(),
                 _kept: Box::new(directory),
             });
             continue;
@@ -91,6 +111,7 @@ pub(super) fn sides(args: &FilesArgs, medium: Medium) -> anyhow::Result<(Vec<Sid
                     Medium::Mem | Medium::Nvm => "a loop device over memory".into(),
                 },
                 directory: looped.directory.clone(),
+                by: Vec::new(),
                 _kept: Box::new(looped),
             }),
             Err(error) => left_out.push(format!("{name}: {error:#}")),
@@ -99,8 +120,13 @@ pub(super) fn sides(args: &FilesArgs, medium: Medium) -> anyhow::Result<(Vec<Sid
     Ok((sides, left_out))
 }
 
-fn ours(args: &FilesArgs, medium: Medium) -> anyhow::Result<Side> {
-    let image = scratch(medium.dir(args), "device");
+/// Our mount; or one beside which programs have logs of their own, by `run --fs`.
+fn ours(args: &FilesArgs, medium: Medium, has_logs: bool) -> anyhow::Result<Side> {
+    let (device_name, mount_name) = match has_logs {
+        true => ("device-logs", "mount-logs"),
+        false => ("device", "mount"),
+    };
+    let image = scratch(medium.dir(args), device_name);
     let path = image.0.display();
     let device = match medium {
         Medium::Mem => format!("mem:{},{NVM}", args.size.0),
@@ -112,7 +138,7 @@ fn ours(args: &FilesArgs, medium: Medium) -> anyhow::Result<Side> {
         fill(&image.0, args.size.0)?;
         tool(Command::new(&own).args(["fs", "make", &device]))?;
     }
-    let directory = scratch(&std::env::temp_dir(), "mount").0.clone();
+    let directory = scratch(&std::env::temp_dir(), mount_name).0.clone();
     fs::create_dir(&directory)?;
     let mode = medium.mode(args.mode);
     let mut server = Server {
@@ -120,9 +146,19 @@ fn ours(args: &FilesArgs, medium: Medium) -> anyhow::Result<Side> {
         directory: directory.clone(),
         _image: image,
     };
-    let mut command = Command::new(own);
+    let mut command = Command::new(&own);
     command.args(["fs", "mount", &device]).arg(&directory);
     command.args(["--json", "--mode", mode_name(mode)]);
+    let control = scratch(&std::env::temp_dir(), "control");
+    let mut by = Vec::new();
+    if has_logs {
+        command
+            .arg("--control")
+            .arg(&control.0)
+            .args(["--processes", LOGS]);
+        by = vec![own.into(), "run".into(), "--quiet".into(), "--fs".into()];
+        by.extend([directory.clone().into(), "--".into()]);
+    }
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -142,10 +178,14 @@ fn ours(args: &FilesArgs, medium: Medium) -> anyhow::Result<Side> {
     let ready: Value = serde_json::from_str(&line)?;
     let transport = ready["transport"].as_str().unwrap_or_default().to_owned();
     Ok(Side {
-        name: "switchyard".into(),
-        about: format!("{}, mode {}, by {transport}", shown(medium), mode_name(mode)),
+        name: if has_logs { "run --fs" } else { "switchyard" }.into(),
+        about: match has_logs {
+            true => format!("{}, by logs of the programs", shown(medium)),
+            false => format!("{}, mode {}, by {transport}", shown(medium), mode_name(mode)),
+        },
         directory,
-        _kept: Box::new(server),
+        by,
+        _kept: Box::new((server, control)),
     })
 }
 

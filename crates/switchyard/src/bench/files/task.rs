@@ -5,7 +5,7 @@ use super::super::looped::tool;
 use super::super::rounds::median;
 use super::super::store::{Scratch, scratch};
 use super::args::FilesArgs;
-use super::side::Directory;
+use super::side::{Directory, Side};
 use super::work::{Told, settle};
 use super::workload::Workload;
 use crate::machine::{Busy, children_cpu_time};
@@ -110,20 +110,21 @@ impl Task {
         self,
         args: &FilesArgs,
         tools: &Tools,
-        root: &Path,
+        side: &Side,
         seed: u64,
     ) -> anyhow::Result<Figures> {
+        let root = &side.directory;
         let at = Directory(scratch(root, "case").0.clone());
         fs::create_dir(&at.0).with_context(|| format!("cannot create {}", at.0.display()))?;
         let figures = match self {
-            Self::Client(workload) => clients(args, workload, &at.0, seed)?,
-            Self::Untar => untar(args, tools, &at.0)?,
+            Self::Client(workload) => clients(args, workload, (side, &at.0), seed)?,
+            Self::Untar => untar(args, tools, (side, &at.0))?,
             Self::Sqlite { is_wal } => {
                 let name = if is_wal { "sqlite" } else { "sqlite-delete" };
-                scripted(args, tools.sqlite, name, &at.0)?
+                scripted(args, tools.sqlite, name, (side, &at.0))?
             }
-            Self::Leveldb => scripted(args, tools.leveldb, "leveldb", &at.0)?,
-            Self::Rocksdb(benchmark) => rocksdb(args, benchmark, &at.0)?,
+            Self::Leveldb => scripted(args, tools.leveldb, "leveldb", (side, &at.0))?,
+            Self::Rocksdb(benchmark) => rocksdb(args, benchmark, (side, &at.0))?,
         };
         drop(at);
         settle(root)?;
@@ -236,8 +237,15 @@ impl Drop for Client {
     }
 }
 
-fn start(args: &FilesArgs, workload: Workload, at: &Path, place: u64, seed: u64) -> anyhow::Result<Client> {
-    let mut process = Command::new(std::env::current_exe()?)
+fn start(
+    args: &FilesArgs,
+    workload: Workload,
+    (side, at): (&Side, &Path),
+    place: u64,
+    seed: u64,
+) -> anyhow::Result<Client> {
+    let mut process = side
+        .command(std::env::current_exe()?)
         .args(["bench", "fs-client", "--workload", &Task::Client(workload).name()])
         .arg("--at")
         .arg(at)
@@ -264,7 +272,7 @@ fn start(args: &FilesArgs, workload: Workload, at: &Path, place: u64, seed: u64)
 }
 
 /// Our own clients, together.
-fn clients(args: &FilesArgs, workload: Workload, at: &Path, seed: u64) -> anyhow::Result<Figures> {
+fn clients(args: &FilesArgs, workload: Workload, at: (&Side, &Path), seed: u64) -> anyhow::Result<Figures> {
     let mut clients = Vec::new();
     for place in 0..workload.clients() {
         clients.push(start(args, workload, at, place, seed)?);
@@ -320,7 +328,7 @@ impl Meter {
 }
 
 /// `tar`, again and again for the time of a case, in new directories.
-fn untar(args: &FilesArgs, tools: &Tools, at: &Path) -> anyhow::Result<Figures> {
+fn untar(args: &FilesArgs, tools: &Tools, (side, at): (&Side, &Path)) -> anyhow::Result<Figures> {
     let archive = &tools.archive.as_ref().context("there is an archive")?.0;
     let (mut times, mut own, mut rest) = (Vec::new(), 0.0, 0.0);
     let begin = Instant::now();
@@ -329,7 +337,7 @@ fn untar(args: &FilesArgs, tools: &Tools, at: &Path) -> anyhow::Result<Figures> 
         fs::create_dir(&tree.0)?;
         settle(at)?;
         let (meter, start) = (Meter::begin(), Instant::now());
-        tool(Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(&tree.0))?;
+        tool(side.command("tar").arg("-xf").arg(archive).arg("-C").arg(&tree.0))?;
         settle(at)?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
         let (program, others) = meter.end();
@@ -357,11 +365,16 @@ fn untar(args: &FilesArgs, tools: &Tools, at: &Path) -> anyhow::Result<Figures> 
 }
 
 /// A database that Python drives. It prints the mean, the median, and its processor time without its start.
-fn scripted(args: &FilesArgs, python: Option<&str>, name: &str, at: &Path) -> anyhow::Result<Figures> {
+fn scripted(
+    args: &FilesArgs,
+    python: Option<&str>,
+    name: &str,
+    (side, at): (&Side, &Path),
+) -> anyhow::Result<Figures> {
     let python = python.context("the task is left out without it")?;
     let meter = Meter::begin();
     let said = tool(
-        Command::new(python)
+        side.command(python)
             .args(["-c", DRIVER, name])
             .arg(at)
             .args([args.count.to_string(), VALUE_BYTES.to_string()]),
@@ -385,14 +398,17 @@ fn scripted(args: &FilesArgs, python: Option<&str>, name: &str, at: &Path) -> an
 }
 
 /// `db_bench`. Overwrites and reads go to a database that is there.
-fn rocksdb(args: &FilesArgs, benchmark: Rocksdb, at: &Path) -> anyhow::Result<Figures> {
+fn rocksdb(args: &FilesArgs, benchmark: Rocksdb, (side, at): (&Side, &Path)) -> anyhow::Result<Figures> {
     let (name, sync, count) = match benchmark {
         Rocksdb::Fillsync => ("fillrandom", true, args.count),
         Rocksdb::Overwrite => ("overwrite", false, args.count * FAST_OPERATIONS),
         Rocksdb::Readrandom => ("readrandom", false, args.count * FAST_OPERATIONS),
     };
     let run = |name: &str, sync| {
-        tool(Command::new("db_bench").args(rocksdb_arguments(name, sync, at, count, VALUE_BYTES)))
+        tool(
+            side.command("db_bench")
+                .args(rocksdb_arguments(name, sync, at, count, VALUE_BYTES)),
+        )
     };
     if benchmark != Rocksdb::Fillsync {
         run("fillrandom", false)?;
