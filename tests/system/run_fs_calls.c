@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -530,6 +531,109 @@ static void kernels(void) {
     close(fd);
 }
 
+#ifdef __x86_64__
+/* System calls past the C library. */
+static long raw(long number, long a, long b, long c, long d) {
+    register long fourth __asm__("r10") = d;
+    register long fifth __asm__("r8") = 0;
+    register long sixth __asm__("r9") = 0;
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(c), "r"(fourth), "r"(fifth), "r"(sixth)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static int seen;
+static void on_signal(int number) { seen += number == SIGSYS ? 1 : 100; }
+
+static void *raw_writes(void *argument) {
+    int fd = open(p(argument), O_CREAT | O_RDWR, 0600);
+    if (write(fd, "served ", 7) != 7) return "write";
+    if (raw(SYS_write, fd, (long)"raw ", 4, 0) != 4) return "raw write";
+    if (write(fd, "served", 6) != 6) return "another write";
+    if (raw(SYS_fsync, fd, 0, 0, 0) != 0) return "fsync";
+    content("raw and served", fd);
+    return raw(SYS_close, fd, 0, 0, 0) != 0 ? "close" : write(fd, "x", 1) != -1 ? "write after close" : NULL;
+}
+
+static void raw_calls(void) {
+    struct stat st;
+    char bytes[16] = {0};
+    SAY(mkdir(p("raw"), 0700));
+    int fd = open(p("raw/a"), O_CREAT | O_RDWR, 0600);
+    SAY(write(fd, "0123456789", 10));
+    SAY(raw(SYS_lseek, fd, 4, SEEK_SET, 0));
+    SAY(raw(SYS_read, fd, (long)bytes, 3, 0));
+    puts(bytes);
+    SAY(lseek(fd, 0, SEEK_CUR));
+    close(fd);
+    fd = open(p("raw/a"), O_RDWR | O_APPEND);
+    SAY(raw(SYS_fstat, fd, (long)&st, 0, 0));
+    SAY(st.st_size);
+    SAY(write(fd, "abc", 3));
+    int again = raw(SYS_dup, fd, 0, 0, 0);
+    SAY(write(again, "def", 3));
+    content("by a duplicate", again);
+    SAY(raw(SYS_syncfs, fd, 0, 0, 0));
+    SAY(raw(SYS_fadvise64, fd, 0, 0, 0));
+    SAY(raw(SYS_ftruncate, again, 5, 0, 0));
+    SAY(raw(SYS_close, again, 0, 0, 0));
+    SAY(raw(SYS_read, 9999, (long)bytes, 3, 0));
+    close(fd);
+    int directory = open(p("raw"), O_RDONLY | O_DIRECTORY);
+    fd = raw(SYS_openat, directory, (long)"by a directory", O_CREAT | O_RDWR, 0600);
+    SAY(fd >= 0);
+    SAY(write(fd, "here", 4));
+    show("made by a raw call", p("raw/by a directory"));
+    close(fd);
+    close(directory);
+    /* With all signals blocked, and in a thread that begins so. */
+    sigset_t all, before, now;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    printf("blocked: %s\n", (char *)raw_writes("raw/blocked") ?: "done");
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, raw_writes, "raw/thread");
+    pthread_join(thread, &result);
+    printf("in a thread: %s\n", (char *)result ?: "done");
+    SAY(raw(SYS_rt_sigprocmask, SIG_SETMASK, (long)&before, (long)&now, 8));
+    SAY(sigismember(&now, SIGTERM));
+    SAY(raw(SYS_rt_sigprocmask, SIG_BLOCK, (long)&all, 0, 8));
+    printf("blocked by a raw call: %s\n", (char *)raw_writes("raw/blocked too") ?: "done");
+    pthread_sigmask(SIG_SETMASK, &before, &now);
+    SAY(sigismember(&now, SIGTERM));
+    /* SIGSYS is the program's, too. */
+    signal(SIGSYS, on_signal);
+    raise(SIGSYS);
+    SAY(seen);
+    SAY(signal(SIGSYS, SIG_DFL) == on_signal);
+    /* Children. */
+    fd = open(p("raw/child"), O_CREAT | O_RDWR, 0600);
+    SAY(write(fd, "parent ", 7));
+    fflush(stdout);
+    int status, child = raw(SYS_fork, 0, 0, 0, 0);
+    if (child == 0) _exit(write(fd, "child ", 6) != 6 || raw(SYS_fsync, fd, 0, 0, 0) != 0);
+    waitpid(child, &status, 0);
+    SAY(status);
+    SAY(write(fd, "parent", 6));
+    content("with a child", fd);
+    child = fork();
+    if (child == 0) _exit((long)raw_writes("raw/of a child") != 0);
+    waitpid(child, &status, 0);
+    SAY(status);
+    child = raw(SYS_fork, 0, 0, 0, 0);
+    if (child == 0) raw(SYS_kill, raw(SYS_getpid, 0, 0, 0, 0), SIGSYS, 0, 0);
+    waitpid(child, &status, 0);
+    SAY(WTERMSIG(status));
+    close(fd);
+}
+#else
+static void raw_calls(void) {}
+#endif
+
 static void *writes(void *argument) {
     long number = (long)argument;
     for (int i = 0; i < 200; i++) {
@@ -574,6 +678,7 @@ int main(int count, char **words) {
     descriptors();
     children();
     kernels();
+    raw_calls();
     threads();
     int kept = open(p("kept"), O_CREAT | O_RDWR, 0600), lost = open(p("kept"), O_RDONLY | O_CLOEXEC);
     SAY(write(kept, "kept", 4));

@@ -33,6 +33,17 @@ diff "$work/expected" "$work/found" >"$work/difference" || fail "$(<"$work/diffe
 # Who of two appended first differs from run to run, and pipes are not compared.
 diff -r --no-dereference -x appended -x pipe "$memory/calls" "$dir/calls" >"$work/difference" 2>&1 || fail "$(<"$work/difference")"
 
+echo "· a program of Go is told of, and left to the kernel"
+cat >"$work/go.c" <<'C'
+#include <stdlib.h>
+__asm__(".section .note.go.buildid,\"a\",@note\n.long 4, 0x53, 4\n.ascii \"Go\\0\\0\"\n.zero 0x54\n.previous");
+int main(int count, char **words) { return count == 2 ? system(words[1]) : 1; }
+C
+gcc -o "$work/go" "$work/go.c" || fail "the program with a note of Go does not build"
+"$SWITCHYARD" run --fs "$dir" -- "$work/go" "echo some >$dir/by-go" 2>"$work/go.err" || fail "the program with a note of Go fails"
+grep -q "is a program of Go" "$work/go.err" || fail "nothing is told of Go: $(<"$work/go.err")"
+[[ $(<"$dir/by-go") == some ]] || fail "the child of a program of Go does not write"
+
 echo "· a program is served, and the mount sees what it has written"
 cat >"$work/served.py" <<'PY'
 import os, sys

@@ -15,6 +15,7 @@
 //! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |
 //! | `forks` | fork: the child gets our locks anew |
 //! | `rings` | a look for an io_uring of the program, which writes unseen |
+//! | `trap`, `selector` | with `run --fs`: system calls that the program makes itself |
 //! | `fs` | with `run --fs`: all calls on files below a mount point |
 //!
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
@@ -47,10 +48,13 @@ mod open;
 mod over;
 mod real;
 mod rings;
+mod selector;
 mod state;
 mod streams;
 mod sync;
 mod tell;
+#[cfg(target_arch = "x86_64")]
+mod trap;
 mod tree;
 mod write;
 

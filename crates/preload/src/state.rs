@@ -1,6 +1,6 @@
 //! The state of the library in its process: settings, the journal, and which descriptors are followed.
 
-use crate::rings;
+use crate::{rings, selector};
 use area::NvmTiming;
 use area::files::{FileId, Journal, Source};
 use area::own;
@@ -124,6 +124,7 @@ impl Within {
             Self { signals, cancel }
         };
         IS_INSIDE.set(true);
+        selector::enter();
         within
     }
 }
@@ -135,6 +136,7 @@ impl Drop for Within {
             std::process::abort();
         }
         IS_INSIDE.set(false);
+        selector::leave();
         // SAFETY: what was there before.
         unsafe {
             pthread_setcancelstate(self.cancel, ptr::null_mut());

@@ -16,6 +16,8 @@ const PHOFF: usize = 32;
 const PHENTSIZE: usize = 54;
 const PHNUM: usize = 56;
 const PT_INTERP: u32 = 3;
+/// A note's lengths of name and content, type (its ID of the build), and name.
+const GO: &[u8] = b"\x04\0\0\0\x53\0\0\0\x04\0\0\0Go\0\0";
 
 /// Why nothing of a program can be followed; `None` if its file shows no reason.
 pub fn obstacle(program: &OsStr) -> Option<String> {
@@ -41,8 +43,15 @@ pub fn obstacle(program: &OsStr) -> Option<String> {
             path = PathBuf::from(OsStr::from_bytes(name));
             continue;
         }
-        let is_static = head.starts_with(b"\x7fELF") && !has_loader(&head)?;
-        return is_static.then(|| format!("{} is statically linked", path.display()));
+        if !head.starts_with(b"\x7fELF") {
+            return None;
+        }
+        let why = match (has_loader(&head)?, is_go(&head)) {
+            (false, _) => "is statically linked",
+            (true, true) => "is a program of Go, which makes its system calls itself",
+            (true, false) => return None,
+        };
+        return Some(format!("{} {why}", path.display()));
     }
     None
 }
@@ -55,6 +64,11 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     let places = std::env::var_os("PATH")?;
     let mut paths = std::env::split_paths(&places).map(|it| it.join(program));
     paths.find(|it| it.is_file())
+}
+
+/// True if a note is there that Go gives its programs, behind the headers.
+fn is_go(head: &[u8]) -> bool {
+    head.windows(GO.len()).any(|bytes| bytes == GO)
 }
 
 /// True if the program asks for a loader, which loads libraries. `None` if the header is longer than what was read.

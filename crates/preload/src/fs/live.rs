@@ -1,11 +1,12 @@
 //! The process's session with the daemon: begun when the process first changes something below the mount point, or has looked often.
 
 use super::table::{self, Table};
+use super::usual;
 use crate::forks::Gate;
 use crate::state::{IS_INSIDE, inside, is_sealed};
 use crate::tell;
 use area::own;
-use libc::{c_int, rlimit};
+use libc::c_int;
 use libfs::{ConnectError, FileSystem};
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,14 +14,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::{fs, io, mem, ptr};
+use std::{io, mem, ptr};
 
 /// A process that looks so often gets a session. One that looks less is better served by what the kernel has in memory.
 const LOOKS_MAX: u32 = 64;
-/// Capabilities of capabilities(7) that decide about files: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID. The library takes it that
-/// root has them, and nobody else any.
-const CAPABILITIES: u64 = 0b1_1111;
-
 /// Nobody has looked where the working directory is.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
@@ -38,7 +35,9 @@ pub(crate) struct Mount {
 
 impl Mount {
     fn read() -> Option<Self> {
-        let point = std::env::var_os("SWITCHYARD_FS")?.into_vec();
+        let point = std::env::var_os("SWITCHYARD_FS")
+            .filter(|_| !usual::is_go())?
+            .into_vec();
         let control = std::env::var_os("SWITCHYARD_FS_CONTROL")?.into();
         let device = std::env::var("SWITCHYARD_FS_DEVICE").ok()?.parse().ok()?;
         (point.len() > 1 && point[0] == b'/').then_some(Self {
@@ -155,7 +154,7 @@ fn begin() {
 impl Live {
     /// None if the kernel is to serve this process.
     fn begin(mount: &'static Mount) -> Result<Option<Self>, ConnectError> {
-        let Some(umask) = umask_of_usual_process() else {
+        let Some(umask) = usual::umask() else {
             return Ok(None);
         };
         let point = CString::new(mount.point.clone()).map_err(io::Error::from)?;
@@ -224,28 +223,6 @@ fn stat_of(fd: c_int) -> io::Result<(u64, u64)> {
             _ => Err(io::Error::last_os_error()),
         }
     }
-}
-
-/// The umask, if the library decides for this process as the kernel does: its capabilities are root's or nobody's, and its files may have any
-/// size.
-fn umask_of_usual_process() -> Option<u32> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let value = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        Some(line.trim())
-    };
-    let capabilities = u64::from_str_radix(value("CapEff:")?, 16).ok()? & CAPABILITIES;
-    // SAFETY: no memory is involved.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    let has = if is_root { CAPABILITIES } else { 0 };
-    // SAFETY: zeros are a valid `rlimit`, which the call fills.
-    let limit = unsafe {
-        let mut limit: rlimit = mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit);
-        limit.rlim_cur
-    };
-    let is_usual = capabilities == has && limit == libc::RLIM_INFINITY;
-    u32::from_str_radix(value("Umask:")?, 8).ok().filter(|_| is_usual)
 }
 
 /// In a forked child: it has no session yet.

@@ -6,6 +6,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | `live` | the process's session, and when it has one |
+//! | `usual` | which programs are served |
 //! | `table` | served descriptors, and how the kernel gets one |
 //! | `served` | calls by such a descriptor |
 //! | `forked` | forks of the program |
@@ -34,6 +35,7 @@ mod place;
 mod real_inode;
 mod served;
 mod table;
+mod usual;
 
 pub(crate) use leave::{before_exec, end, leave};
 pub(crate) use live::{has_session, is_on};
