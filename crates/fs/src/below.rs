@@ -6,8 +6,8 @@ use crate::inode::Inode;
 use crate::known::Known;
 use crate::media::{Error, Media};
 use crate::pieces::{Pieces, ReadError, Spot};
+use crate::ranges::Ranges;
 use crate::tree::{self, Tree, Value, View};
-use crate::value::ExtentRecord;
 use crate::work;
 use core::ops::{Deref, Range, RangeInclusive};
 use std::sync::Arc;
@@ -133,26 +133,18 @@ impl<'t> Below<'t> {
         parsed.map_err(self.senseless())
     }
 
-    /// The extents of a file that have blocks of a range, in order.
-    pub(crate) fn extents(
-        &mut self,
-        (inode, blocks): (u64, Range<u64>),
-    ) -> Result<Vec<(u64, ExtentRecord)>, Error> {
-        if let Base::Tree { tree, media, view } = &mut self.0 {
-            return work::extents_of(tree, *media, *view, (inode, blocks));
-        }
-        let Some(keys) = work::keys_of_extents(inode, &blocks) else {
-            return Ok(Vec::new());
-        };
-        let mut entries = self.range(keys);
-        let mut found = Vec::new();
-        while let Some((key, value)) = entries.next(self)? {
-            let extent = ExtentRecord::parse(&value).map_err(self.senseless())?;
-            if key.number.saturating_add(extent.run.blocks) > blocks.start {
-                found.push((key.number, extent));
+    /// Which blocks of a file are there, of a range and around it.
+    pub(crate) fn there(&mut self, inode: u64, blocks: &Range<u64>) -> Result<Ranges, Error> {
+        match &mut self.0 {
+            Base::Tree { tree, media, view } => {
+                let mut there = Ranges::default();
+                for (first, extent) in work::extents_of(tree, *media, *view, (inode, blocks.clone()))? {
+                    there.insert(first..first + extent.run.blocks);
+                }
+                Ok(there)
             }
+            Base::Known(known) => known.there(inode, blocks),
         }
-        Ok(found)
     }
 
     /// Adds what is there of a range of a file that is read from `start` on.
@@ -167,16 +159,19 @@ impl<'t> Below<'t> {
             return Ok(());
         }
         let blocks = crate::content::touched_blocks(&range);
-        if let Base::Known(known) = &mut self.0 {
-            for (block, data) in known.blocks(inode, blocks)? {
-                let whole = block * BYTES..(block + 1) * BYTES;
-                let (from, to) = (whole.start.max(range.start), whole.end.min(range.end));
-                let spot = Spot::Memory(data, (from - whole.start) as usize);
-                pieces.add((from - start) as usize, (to - from) as usize, spot);
+        let extents = match &mut self.0 {
+            Base::Tree { tree, media, view } => work::extents_of(tree, *media, *view, (inode, blocks))?,
+            Base::Known(known) => {
+                for (block, data) in known.blocks(inode, blocks)? {
+                    let whole = block * BYTES..(block + 1) * BYTES;
+                    let (from, to) = (whole.start.max(range.start), whole.end.min(range.end));
+                    let spot = Spot::Memory(data, (from - whole.start) as usize);
+                    pieces.add((from - start) as usize, (to - from) as usize, spot);
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
-        for (first, extent) in self.extents((inode, blocks))? {
+        };
+        for (first, extent) in extents {
             if extent.is_unwritten() {
                 continue;
             }

@@ -3,15 +3,18 @@
 //! A reader that asks for something else gets [`Error::Missing`], and [`Known::missing`] says what is to be asked for. The numbers for new inodes
 //! that the process was given need no question: the tree has nothing of them until the process's own log is digested.
 //!
-//! When the tree has got a part of the log, the overlay hands over what it drops ([`Known::digested`]): names and attributes are known then, and
-//! the places of data are not, as the digest has chosen them.
+//! When the tree has got a part of the log, the overlay hands over what it drops ([`Known::digested`]), which is known then. A process has no places of
+//! data: of extents it keeps which blocks are there.
 
+use crate::content::{touched_blocks, whole_blocks};
 use crate::errno::Errno;
 use crate::format::{BLOCK_BYTES, Key, Kind, hash_of};
 use crate::inode::Inode;
 use crate::media::Error;
 use crate::names::{Attribute, Dirent};
 use crate::ranges::Ranges;
+use crate::value::ExtentRecord;
+use crate::work::keys_of_extents;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -38,12 +41,28 @@ pub enum Missing {
 }
 
 /// What an overlay lets go, as the tree has it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Gone<'a> {
     /// An inode; none if it was deleted.
     Inode(u64, Option<&'a Inode>),
-    /// Something of a file's content.
-    Content(u64),
+    /// Bytes of a file.
+    Bytes {
+        /// The file.
+        inode: u64,
+        /// Where they are.
+        range: Range<u64>,
+        /// What they are.
+        data: Data<'a>,
+    },
+    /// Blocks of a file are there, or not.
+    Blocks {
+        /// The file.
+        inode: u64,
+        /// Which ones.
+        blocks: Range<u64>,
+        /// Whether they are there.
+        is_there: bool,
+    },
     /// The target of a symbolic link.
     Target(u64, &'a [u8]),
     /// A name of a directory, and what it leads to; nothing if it was removed.
@@ -66,12 +85,25 @@ pub enum Gone<'a> {
     },
 }
 
+/// What bytes of a file are.
+#[derive(Clone, Copy, Debug)]
+pub enum Data<'a> {
+    /// These ones.
+    Bytes(&'a [u8]),
+    /// Zeros.
+    Zeros,
+    /// On a device, where the log does not have them.
+    Elsewhere,
+}
+
 /// What is known of an inode.
 #[derive(Clone, Debug, Default)]
 struct Of {
     records: BTreeMap<(Kind, u64), Arc<[u8]>>,
     /// Numbers of each kind of which all records are known.
     known: BTreeMap<Kind, Ranges>,
+    /// Blocks that are there. What is known of the keys of extents says of which it is known.
+    there: Ranges,
     blocks: BTreeMap<u64, Arc<[u8]>>,
     known_blocks: Ranges,
     /// The tree has nothing of it.
@@ -102,11 +134,19 @@ impl Of {
         known.is_some_and(|known| known.contains(number..number + 1))
     }
 
+    /// The first of some numbers that is not known.
+    fn gap(&self, kind: Kind, numbers: Range<u64>) -> Option<u64> {
+        match self.known.get(&kind) {
+            Some(known) => known.gap(numbers).map(|gap| gap.start),
+            None => (!numbers.is_empty()).then_some(numbers.start),
+        }
+    }
+
     fn forget_content(&mut self) {
         self.blocks.clear();
         self.known_blocks = Ranges::default();
         self.known.remove(&Kind::Extent);
-        self.records.retain(|(kind, _), _| *kind != Kind::Extent);
+        self.there = Ranges::default();
     }
 }
 
@@ -222,21 +262,26 @@ impl Known {
             return;
         };
         for (number, value) in records {
-            let before = of.records.insert((kind, number), value.into());
-            self.records += usize::from(before.is_none());
+            match kind {
+                Kind::Extent => {
+                    // What makes no sense stays unknown.
+                    let Ok(extent) = ExtentRecord::parse(value) else {
+                        return;
+                    };
+                    of.there.insert(number..number + extent.run.blocks);
+                }
+                _ => {
+                    let before = of.records.insert((kind, number), value.into());
+                    self.records += usize::from(before.is_none());
+                }
+            }
         }
         of.known.entry(kind).or_default().insert(numbers);
     }
 
     /// Blocks of a file were told, from one on.
     pub fn tell_blocks(&mut self, inode: u64, first: u64, data: &[u8]) {
-        if self.bytes > BLOCKS_BYTES_MAX {
-            for of in self.inodes.values_mut().filter(|of| !of.is_unborn) {
-                of.blocks.clear();
-                of.known_blocks = Ranges::default();
-            }
-            self.bytes = 0;
-        }
+        self.limit_blocks();
         let Some(of) = self.inodes.get_mut(&inode).filter(|of| !of.is_unborn) else {
             return;
         };
@@ -247,6 +292,16 @@ impl Known {
             end += 1;
         }
         of.known_blocks.insert(first..end);
+    }
+
+    fn limit_blocks(&mut self) {
+        if self.bytes > BLOCKS_BYTES_MAX {
+            for of in self.inodes.values_mut().filter(|of| !of.is_unborn) {
+                of.blocks.clear();
+                of.known_blocks = Ranges::default();
+            }
+            self.bytes = 0;
+        }
     }
 
     fn count_out(&mut self, of: &Of) {
@@ -300,9 +355,7 @@ impl Known {
     /// The first record from a key on, up to another one.
     pub(crate) fn next(&mut self, from: Key, last: Key) -> Result<Option<(Key, Bytes)>, Error> {
         let of = self.of(from.inode)?;
-        let known = of.known.get(&from.kind).cloned().unwrap_or_default();
-        let end = last.number.saturating_add(1);
-        let gap = known.gaps(from.number..end).first().map(|gap| gap.start);
+        let gap = of.gap(from.kind, from.number..last.number.saturating_add(1));
         let mut records = of.records.range((from.kind, from.number)..);
         let found = records.next().filter(|((kind, number), _)| {
             *kind == from.kind && *number <= last.number && gap.is_none_or(|gap| *number < gap)
@@ -316,10 +369,25 @@ impl Known {
         }
     }
 
+    /// Which blocks of a file are there, of a range.
+    pub(crate) fn there(&mut self, inode: u64, blocks: &Range<u64>) -> Result<Ranges, Error> {
+        let of = self.of(inode)?;
+        let Some(keys) = keys_of_extents(inode, blocks) else {
+            return Ok(Ranges::default());
+        };
+        let numbers = keys.start().number..keys.end().number.saturating_add(1);
+        if let Some(gap) = of.gap(Kind::Extent, numbers) {
+            return self.miss(Missing::Records(inode, Kind::Extent, gap..NUMBERS_END));
+        }
+        let mut there = Ranges::default();
+        of.there.of(blocks.clone()).for_each(|range| there.insert(range));
+        Ok(there)
+    }
+
     /// Blocks of a range that are not zeros.
     pub(crate) fn blocks(&mut self, inode: u64, blocks: Range<u64>) -> Result<Vec<(u64, Bytes)>, Error> {
         let of = self.of(inode)?;
-        if let Some(gap) = of.known_blocks.gaps(blocks.clone()).into_iter().next() {
+        if let Some(gap) = of.known_blocks.gap(blocks.clone()) {
             return self.miss(Missing::Blocks(inode, gap));
         }
         let found = of.blocks.range(blocks).map(|(at, data)| (*at, Arc::clone(data)));
@@ -329,11 +397,12 @@ impl Known {
     /// The tree has got what the overlay lets go.
     pub fn digested(&mut self, gone: Gone<'_>) {
         let number = match gone {
-            Gone::Inode(inode, _) | Gone::Content(inode) | Gone::Target(inode, _) => inode,
+            Gone::Inode(inode, _) | Gone::Target(inode, _) => inode,
             Gone::Name { parent, .. } => parent,
-            Gone::Attribute { inode, .. } => inode,
+            Gone::Attribute { inode, .. } | Gone::Bytes { inode, .. } | Gone::Blocks { inode, .. } => inode,
         };
-        match (self.is_own(number), gone) {
+        self.limit_blocks();
+        match (self.is_own(number), &gone) {
             // The tree has nothing of it, as before.
             (true, Gone::Inode(_, None)) => {
                 if let Some(of) = self.inodes.remove(&number) {
@@ -353,7 +422,16 @@ impl Known {
         // At most one record more: counting too many costs questions, and no memory.
         self.records += 1;
         match gone {
-            Gone::Content(_) => of.forget_content(),
+            Gone::Bytes { range, data, .. } => {
+                let before = of.blocks.len();
+                of.set_bytes(&range, data);
+                self.bytes =
+                    (self.bytes + of.blocks.len() * BLOCK_BYTES).saturating_sub(before * BLOCK_BYTES);
+            }
+            Gone::Blocks { blocks, is_there, .. } => match is_there {
+                true => of.there.insert(blocks),
+                false => of.there.remove(blocks),
+            },
             Gone::Inode(_, Some(inode)) => {
                 of.records.insert((Kind::Inode, 0), inode.emit()[..].into());
                 of.known.entry(Kind::Inode).or_default().insert(0..NUMBERS_END);
@@ -387,6 +465,71 @@ impl Known {
 }
 
 impl Of {
+    /// Bytes of the file are others. A block of which the rest is not known stays unknown.
+    fn set_bytes(&mut self, range: &Range<u64>, data: Data<'_>) {
+        let (touched, whole) = (touched_blocks(range), whole_blocks(range));
+        match data {
+            Data::Elsewhere => {
+                self.drop_blocks(touched.clone());
+                self.known_blocks.remove(touched);
+            }
+            Data::Zeros => {
+                let first = touched.start..touched.end.min(touched.start + 1);
+                let last = touched.end.saturating_sub(1).max(first.end)..touched.end;
+                for block in first.chain(last).filter(|block| !whole.contains(block)) {
+                    self.change_block(block, range, None);
+                }
+                self.drop_blocks(whole.clone());
+                self.known_blocks.insert(whole);
+            }
+            Data::Bytes(data) => {
+                for block in touched {
+                    self.change_block(block, range, Some(data));
+                }
+            }
+        }
+    }
+
+    fn drop_blocks(&mut self, blocks: Range<u64>) {
+        let dropped: Vec<u64> = self.blocks.range(blocks).map(|(block, _)| *block).collect();
+        for block in dropped {
+            self.blocks.remove(&block);
+        }
+    }
+
+    /// A block gets its part of a range's bytes; zeros, if there are none.
+    fn change_block(&mut self, block: u64, range: &Range<u64>, data: Option<&[u8]>) {
+        const BYTES: u64 = BLOCK_BYTES as u64;
+        let (from, to) = (range.start.max(block * BYTES), range.end.min((block + 1) * BYTES));
+        let is_whole = to - from == BYTES;
+        if !is_whole && !self.knows_block(block) {
+            return;
+        }
+        let inside = (from % BYTES) as usize..(to - block * BYTES) as usize;
+        let part = data.map(|data| &data[(from - range.start) as usize..(to - range.start) as usize]);
+        match (part, is_whole) {
+            (Some(part), true) => drop(self.blocks.insert(block, part.into())),
+            (Some(part), false) => {
+                let there = self.blocks.entry(block);
+                let there = there.or_insert_with(|| [0; BLOCK_BYTES][..].into());
+                Arc::make_mut(there)[inside].copy_from_slice(part);
+            }
+            (None, _) => {
+                if let Some(there) = self.blocks.get_mut(&block) {
+                    Arc::make_mut(there)[inside].fill(0);
+                }
+            }
+        }
+        self.known_blocks.insert(block..block + 1);
+    }
+
+    /// Whether a block's bytes are known: one that is not there is zeros.
+    fn knows_block(&self, block: u64) -> bool {
+        let keys = block.saturating_sub(ExtentRecord::BLOCKS_MAX - 1)..block + 1;
+        let is_hole = || self.gap(Kind::Extent, keys).is_none() && !self.there.contains(block..block + 1);
+        self.known_blocks.contains(block..block + 1) || is_hole()
+    }
+
     /// Changes a record that is known. What makes no sense is to be asked for anew.
     fn change(&mut self, kind: Kind, number: u64, change: impl FnOnce(&[u8]) -> Result<Vec<u8>, Errno>) {
         if !self.knows(kind, number) {
@@ -435,6 +578,8 @@ fn with_attribute(value: &[u8], name: &[u8], new: Option<&[u8]>) -> Result<Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Place;
+    use crate::value::Run;
 
     const MARK: u64 = 5;
 
@@ -482,12 +627,16 @@ mod tests {
             size: 9,
             ..Inode::default()
         };
-        known.digested(Gone::Content(150));
+        known.digested(Gone::Bytes {
+            inode: 150,
+            range: 0..9,
+            data: Data::Elsewhere,
+        });
         known.digested(Gone::Inode(150, Some(&inode)));
         let value = known.get(key(150, Kind::Inode, 0)).expect("it is known");
         assert_eq!(Inode::parse(&value.expect("it is there")), Ok(inode));
         assert_eq!(known.blocks(150, 0..9), Err(Error::Missing));
-        assert_eq!(known.missing(), Some(Missing::Blocks(150, 0..9)));
+        assert_eq!(known.missing(), Some(Missing::Blocks(150, 0..1)));
         known.tell_blocks(150, 0, &[3; 2 * BLOCK_BYTES]);
         assert_eq!(known.blocks(150, 1..2).map(|blocks| blocks.len()), Ok(1));
         // One that was never read before is there, too.
@@ -522,5 +671,132 @@ mod tests {
         assert_eq!(Dirent::parse_all(&value).map(|all| all[0].inode), Ok(150));
         known.digested(gone(None));
         assert_eq!(known.get(key(7, Kind::Entry, hash)), Ok(None));
+    }
+
+    /// What an overlay lets go of a file's content, at random: what is known of it is right, and what was told once is not asked for again.
+    #[test]
+    fn content_that_the_digest_has_is_known() {
+        const BLOCKS: u64 = 12;
+        const BYTES: u64 = BLOCK_BYTES as u64;
+        let mut rng = base::Rng::new(17);
+        for _ in 0..200 {
+            let mut known = Known::new(MARK, 100..200);
+            known.lease(7);
+            let (mut file, mut there) = (vec![0_u8; (BLOCKS * BYTES) as usize], [false; BLOCKS as usize]);
+            for step in 0..60 {
+                let start = rng.below(BLOCKS * BYTES);
+                let range = start..start + 1 + rng.below((BLOCKS * BYTES - start).min(3 * BYTES));
+                let inside = range.start as usize..range.end as usize;
+                let touched = touched_blocks(&range);
+                let blocks = touched.start as usize..touched.end as usize;
+                match rng.below(5) {
+                    0 => {
+                        let whole = whole_blocks(&range);
+                        file[inside].fill(0);
+                        there[whole.start as usize..whole.end as usize].fill(false);
+                        let data = Data::Zeros;
+                        known.digested(Gone::Bytes {
+                            inode: 7,
+                            range,
+                            data,
+                        });
+                        let (blocks, is_there) = (whole, false);
+                        known.digested(Gone::Blocks {
+                            inode: 7,
+                            blocks,
+                            is_there,
+                        });
+                    }
+                    1 | 2 => {
+                        file[inside.clone()].fill(step);
+                        there[blocks].fill(true);
+                        let data = Data::Bytes(&file[inside]);
+                        known.digested(Gone::Bytes {
+                            inode: 7,
+                            range,
+                            data,
+                        });
+                        let (blocks, is_there) = (touched, true);
+                        known.digested(Gone::Blocks {
+                            inode: 7,
+                            blocks,
+                            is_there,
+                        });
+                    }
+                    3 => {
+                        file[inside].fill(step);
+                        there[blocks].fill(true);
+                        let data = Data::Elsewhere;
+                        known.digested(Gone::Bytes {
+                            inode: 7,
+                            range,
+                            data,
+                        });
+                        let (blocks, is_there) = (touched, true);
+                        known.digested(Gone::Blocks {
+                            inode: 7,
+                            blocks,
+                            is_there,
+                        });
+                    }
+                    _ => {}
+                }
+                match known.blocks(7, 0..BLOCKS) {
+                    Ok(found) => {
+                        let mut bytes = vec![0; file.len()];
+                        for (block, data) in found {
+                            bytes[(block * BYTES) as usize..][..BLOCK_BYTES].copy_from_slice(&data);
+                        }
+                        assert_eq!(bytes, file);
+                    }
+                    Err(error) => {
+                        assert_eq!(error, Error::Missing);
+                        let Some(Missing::Blocks(7, blocks)) = known.missing() else {
+                            panic!("blocks are missing");
+                        };
+                        if rng.chance(0.5) {
+                            let bytes = (blocks.start * BYTES) as usize..(blocks.end * BYTES) as usize;
+                            known.tell_blocks(7, blocks.start, &file[bytes]);
+                        }
+                    }
+                }
+                match known.there(7, &(0..BLOCKS)) {
+                    Ok(found) => {
+                        let found: Vec<u64> =
+                            found.iter().flatten().filter(|block| *block < BLOCKS).collect();
+                        let expected: Vec<u64> = (0..BLOCKS).filter(|at| there[*at as usize]).collect();
+                        assert_eq!(found, expected);
+                    }
+                    Err(_) if rng.chance(0.5) => {
+                        assert!(step < 60 && known.missing().is_some());
+                        let run = |blocks| Run {
+                            place: Place::new(0, 9),
+                            blocks,
+                        };
+                        let all = (0..BLOCKS).filter(|at| there[*at as usize]);
+                        let extents = all.map(|at| {
+                            (
+                                at,
+                                ExtentRecord {
+                                    run: run(1),
+                                    crcs: Vec::new(),
+                                }
+                                .emit(),
+                            )
+                        });
+                        let extents: Vec<(u64, Vec<u8>)> = extents.collect();
+                        let extents = extents.iter().map(|(at, value)| (*at, &value[..]));
+                        known.tell(7, Kind::Extent, 0..NUMBERS_END, extents);
+                    }
+                    Err(_) => {
+                        known.missing();
+                    }
+                }
+            }
+            assert!(
+                known.there(7, &(0..BLOCKS)).is_ok(),
+                "what was told once is known"
+            );
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::content::{touched_blocks, whole_blocks};
 use crate::errno::Errno;
 use crate::format::{BLOCK_BYTES, Key, Kind, Place, hash_of};
 use crate::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_MASK, Time};
-use crate::known::Gone;
+use crate::known::{Data, Gone};
 use crate::media::Error;
 use crate::names::{Attribute, Dirent, kind_of};
 use crate::node::VALUE_BYTES_MAX;
@@ -57,6 +57,17 @@ enum Source {
     Memory(Arc<[u8]>, usize),
     /// In granted blocks: the first of them, their checksums, and from which byte on.
     Placed(Place, Arc<[u32]>, u64),
+}
+
+impl Source {
+    /// What a range of a file has that is of this source.
+    fn data(&self, range: &Range<u64>) -> Data<'_> {
+        match self {
+            Self::Zeros => Data::Zeros,
+            Self::Memory(bytes, from) => Data::Bytes(&bytes[*from..][..(range.end - range.start) as usize]),
+            Self::Placed(..) => Data::Elsewhere,
+        }
+    }
 }
 
 impl Cut for At<Source> {
@@ -182,12 +193,29 @@ impl Overlay {
                 tell(Gone::Target(inode, &target));
             }
             if let Some(content) = self.contents.get_mut(&inode) {
-                content.bytes.retain(|bytes| bytes.position > position);
-                content.blocks.retain(|blocks| blocks.position > position);
+                content.bytes.retain(|range, source| {
+                    let stays = source.position > position;
+                    if !stays {
+                        let data = source.value.data(&range);
+                        tell(Gone::Bytes { inode, range, data });
+                    }
+                    stays
+                });
+                content.blocks.retain(|blocks, is_there| {
+                    let stays = is_there.position > position;
+                    if !stays {
+                        let is_there = is_there.value;
+                        tell(Gone::Blocks {
+                            inode,
+                            blocks,
+                            is_there,
+                        });
+                    }
+                    stays
+                });
                 if content.bytes.is_empty() && content.blocks.is_empty() {
                     self.contents.remove(&inode);
                 }
-                tell(Gone::Content(inode));
             }
             if let Some(value) = take_passed(&mut self.inodes, &inode, position) {
                 tell(Gone::Inode(inode, value.as_ref()));
@@ -489,10 +517,7 @@ impl Overlay {
         inode: u64,
         blocks: Range<u64>,
     ) -> Result<Vec<Range<u64>>, Error> {
-        let mut there = crate::ranges::Ranges::default();
-        for (first, extent) in below.extents((inode, blocks.clone()))? {
-            there.insert(first..first + extent.run.blocks);
-        }
+        let mut there = below.there(inode, &blocks)?;
         let content = self.contents.get(&inode);
         for (span, is_there) in content
             .into_iter()
@@ -503,8 +528,7 @@ impl Overlay {
                 false => there.remove(span),
             }
         }
-        there.remove(0..blocks.start);
-        there.remove(blocks.end..u64::MAX);
+        there.keep(blocks);
         Ok(there.iter().collect())
     }
 

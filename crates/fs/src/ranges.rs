@@ -55,6 +55,20 @@ impl Ranges {
         }
     }
 
+    /// Takes out all that is not of a range.
+    pub(crate) fn keep(&mut self, range: Range<u64>) {
+        self.remove(0..range.start);
+        self.remove(range.end.max(range.start)..u64::MAX);
+    }
+
+    /// Those of its ranges that have numbers of a range.
+    pub(crate) fn of(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let before = self.0.range(..range.start).next_back();
+        let inside = self.0.range(range.start..range.end.max(range.start));
+        let found = before.into_iter().chain(inside).map(|(&start, &end)| start..end);
+        found.filter(move |found| found.end > range.start)
+    }
+
     pub(crate) fn contains(&self, range: Range<u64>) -> bool {
         let found = self.0.range(..=range.start).next_back();
         range.is_empty() || found.is_some_and(|(_, &last)| last >= range.end)
@@ -62,14 +76,23 @@ impl Ranges {
 
     /// What of a range is not in it, in order.
     pub(crate) fn gaps(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut gaps = Self::default();
-        gaps.insert(range.clone());
-        let before = self.0.range(..range.start).next_back();
-        let inside = self.0.range(range.start..range.end.max(range.start));
-        for (&start, &end) in before.into_iter().chain(inside) {
-            gaps.remove(start..end);
-        }
-        gaps.iter().collect()
+        self.each_gap(range).collect()
+    }
+
+    /// The first of them.
+    pub(crate) fn gap(&self, range: Range<u64>) -> Option<Range<u64>> {
+        self.each_gap(range).next()
+    }
+
+    fn each_gap(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
+        let behind = range.end..range.end;
+        let there = self.of(range.clone()).chain([behind]);
+        let gaps = there.scan(range.start, |at, there| {
+            let gap = *at..there.start;
+            *at = there.end;
+            Some(gap)
+        });
+        gaps.filter(|gap| !gap.is_empty())
     }
 }
 

@@ -80,8 +80,8 @@ impl<T: Cut> Spans<T> {
     }
 
     /// Keeps only some.
-    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&T) -> bool) {
-        self.0.retain(|_, (_, value)| keeps(value));
+    pub(crate) fn retain(&mut self, mut keeps: impl FnMut(Range<u64>, &T) -> bool) {
+        self.0.retain(|start, (end, value)| keeps(*start..*end, value));
     }
 }
 

@@ -341,6 +341,38 @@ impl Tree {
     /// # Errors
     /// A node cannot be read.
     pub fn get(&mut self, media: &dyn Media, view: View, key: Key) -> Result<Option<Value>, Error> {
+        let Some((node, key)) = self.leaf_with(media, view, key)? else {
+            return Ok(None);
+        };
+        let (index, is_found) = node.find(key);
+        Ok(is_found.then(|| Value {
+            range: node.value(index),
+            node: Arc::clone(node),
+        }))
+    }
+
+    /// The last key up to another one, if the leaf of that one tells.
+    pub(crate) fn last_up_to(
+        &mut self,
+        media: &dyn Media,
+        view: View,
+        key: Key,
+    ) -> Result<Option<Key>, Error> {
+        let Some((node, key)) = self.leaf_with(media, view, key)? else {
+            return Ok(None);
+        };
+        let (index, is_found) = node.find(key);
+        let index = (index + usize::from(is_found)).checked_sub(1);
+        Ok(index.map(|index| node.key(index).key().expect("the node was checked")))
+    }
+
+    /// The leaf of a key. None if the tree is empty.
+    fn leaf_with(
+        &mut self,
+        media: &dyn Media,
+        view: View,
+        key: Key,
+    ) -> Result<Option<(&Arc<Node>, Raw)>, Error> {
         self.cache.trim();
         let top = self.top_of(&view);
         if top.pointer.place == Place::NONE {
@@ -352,12 +384,7 @@ impl Tree {
             let node = self.load(media, pointer, level)?;
             pointer = node.child(node.child_of(key));
         }
-        let node = self.load(media, pointer, 0)?;
-        let (index, is_found) = node.find(key);
-        Ok(is_found.then(|| Value {
-            range: node.value(index),
-            node: Arc::clone(node),
-        }))
+        Ok(Some((self.load(media, pointer, 0)?, key)))
     }
 
     /// The entries of keys, in their order: see [`Entries::next`].

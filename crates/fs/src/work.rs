@@ -54,7 +54,13 @@ pub(crate) fn extents_of(
     let Some(keys) = keys_of_extents(inode, &blocks) else {
         return Ok(Vec::new());
     };
-    let mut entries = tree.range(view, keys);
+    // Extents do not overlap: of those that begin before the range, only the last one reaches into it.
+    let (first, last) = keys.into_inner();
+    let inside = Key::new(inode, Kind::Extent, blocks.start);
+    let first = tree
+        .last_up_to(media, view, inside)?
+        .map_or(first, |key| key.max(first));
+    let mut entries = tree.range(view, first..=last);
     let mut found = Vec::new();
     while let Some((key, value)) = entries.next(tree, media)? {
         let extent = ExtentRecord::parse(&value).map_err(senseless(tree))?;

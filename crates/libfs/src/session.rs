@@ -10,9 +10,7 @@ use fs::log::{AddError, Options as LogOptions, Ring, Writer};
 use fs::media::Error;
 use fs::op::{Action, Op, Target};
 use fs::overlay::Below;
-use fs::protocol::{
-    Answer, BLOCKS_MAX, Closed, MESSAGE_BYTES_MAX, Malformed, Request, WINDOW_HEAD_BYTES, Welcome,
-};
+use fs::protocol::{Answer, Closed, MESSAGE_BYTES_MAX, Malformed, Request, WINDOW_HEAD_BYTES, Welcome};
 use fs::value::{Run, Windowed};
 use os::sync::{Arc, AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, thread};
 use os::{Mapped, NvmTiming};
@@ -564,7 +562,7 @@ impl Session {
             }
             Missing::Blocks(inode, blocks) => {
                 let first = blocks.start;
-                let count = (blocks.end - first).min(BLOCKS_MAX);
+                let count = state.blocks_to_fetch(inode, &blocks);
                 let request = state.wish(Wish::Blocks(inode, first..first + count));
                 state.say(&Request::Blocks {
                     request,

@@ -6,7 +6,7 @@ use fs::errno::Errno;
 use fs::known::Known;
 use fs::lease::{Given, Mode};
 use fs::log::{Ticket, Writer};
-use fs::protocol::{Answer, CLOSED_AT, Closed, DURABLE_AT, Digested, Request};
+use fs::protocol::{Answer, BLOCKS_MAX, CLOSED_AT, Closed, DURABLE_AT, Digested, Request};
 use os::Mapped;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -67,6 +67,8 @@ pub(crate) struct State {
     /// Where the frames end that the tree may lack.
     ends: VecDeque<(u64, Ticket)>,
     requests: BTreeMap<u64, (Wish, Come)>,
+    /// Of which file blocks were fetched last, and the one behind them.
+    fetched: (u64, u64),
     next_request: u64,
     closed: Option<Closed>,
     /// How often the daemon has told of a digest.
@@ -96,6 +98,7 @@ impl State {
             pins: BTreeMap::new(),
             ends: VecDeque::new(),
             requests: BTreeMap::new(),
+            fetched: (0, 0),
             next_request: 1,
             closed: None,
             digests: 0,
@@ -159,6 +162,17 @@ impl State {
         self.next_request += 1;
         self.requests.insert(request, (wish, Come::Not));
         request
+    }
+
+    /// How many blocks are fetched of a file of which some are missing: more, if that goes on where the last time ended.
+    pub fn blocks_to_fetch(&mut self, inode: u64, missing: &Range<u64>) -> u64 {
+        let goes_on = self.fetched == (inode, missing.start);
+        let count = match goes_on {
+            true => BLOCKS_MAX,
+            false => (missing.end - missing.start).min(BLOCKS_MAX),
+        };
+        self.fetched = (inode, missing.start + count);
+        count
     }
 
     pub fn say(&mut self, request: &Request) {
