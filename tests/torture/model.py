@@ -8,6 +8,7 @@ import re
 
 CREATE, EXCLUSIVE, TRUNCATE, APPEND, CLOEXEC = os.O_CREAT, os.O_EXCL, os.O_TRUNC, os.O_APPEND, os.O_CLOEXEC
 END = 1 << 40
+CHUNK = 1 << 16               # a copy in the kernel goes by a pipe of this size
 
 
 def filled(seed, count):
@@ -301,8 +302,23 @@ class Model:
     def do_sendfile(self, line, p, a, b, c, d, s, t, result, maybe):
         out, source = self.opened(p, a), self.opened(p, b)
         if out and source and (maybe or result > 0):
-            data = bytes(source.file.now[c:c + (d if maybe else result)])
-            self.written(line, out, data, out.at, maybe, False, True)
+            self.written(line, out, self.sent(out, source, c, d if maybe else result), out.at, maybe, False, True)
+
+    @staticmethod
+    def sent(out, source, at, count):
+        """The bytes of a copy. A file that is sent into itself grows as it is read, so the copy goes on with what it wrote."""
+        if out.file is not source.file:
+            return bytes(source.file.now[at:at + count])
+        work, data = bytearray(source.file.now), b""
+        while len(data) < count:
+            part = bytes(work[at + len(data):at + count][:CHUNK])
+            if not part:
+                break
+            place = out.at + len(data)
+            work.extend(bytes(max(0, place - len(work))))
+            work[place:place + len(part)] = part
+            data += part
+        return data
 
     def do_copy(self, line, p, a, b, c, d, s, t, result, maybe):
         out, source = self.opened(p, a), self.opened(p, b)
