@@ -8,7 +8,6 @@ import re
 
 CREATE, EXCLUSIVE, TRUNCATE, APPEND, CLOEXEC = os.O_CREAT, os.O_EXCL, os.O_TRUNC, os.O_APPEND, os.O_CLOEXEC
 END = 1 << 40
-CHUNK = 1 << 16               # a copy in the kernel goes by a pipe of this size
 
 
 def filled(seed, count):
@@ -306,12 +305,13 @@ class Model:
 
     @staticmethod
     def sent(out, source, at, count):
-        """The bytes of a copy. A file that is sent into itself grows as it is read, so the copy goes on with what it wrote."""
+        """The bytes of a copy. A file that is sent into itself grows and changes as it is read: its pages are not copied before."""
         if out.file is not source.file:
             return bytes(source.file.now[at:at + count])
         work, data = bytearray(source.file.now), b""
+        ahead = out.at - at if out.at > at else count
         while len(data) < count:
-            part = bytes(work[at + len(data):at + count][:CHUNK])
+            part = bytes(work[at + len(data):at + count][:ahead])
             if not part:
                 break
             place = out.at + len(data)
