@@ -61,6 +61,45 @@ def moved(directory, note):
     ready(note)
 
 
+def with_another_name(directory, note, *, how):
+    """A log that the area has let go of gets another name, and a new one begins."""
+    path = directory + "/d/f.log"
+    os.mkdir(directory + "/d")
+    fd = os.open(path, APPEND, 0o644)
+    put(fd, *(b"record %d\n" % nth for nth in range(40)))
+    os.close(fd)
+    wait_for(note + ".settled")
+    if how == "child":
+        subprocess.run(["mv", path, directory + "/d/old.log"], check=True)
+    elif how == "directory":
+        os.rename(directory + "/d", directory + "/old")
+        os.mkdir(directory + "/d")
+    elif how == "link":
+        os.link(path, directory + "/d/old.log")
+        os.unlink(path)
+    else:
+        os.rename(path, directory + "/d/old.log")
+    fd = os.open(path, APPEND, 0o644)
+    put(fd, b"new\n")
+    ready(note)
+
+
+def rename(directory, note):
+    with_another_name(directory, note, how="rename")
+
+
+def rename_by_a_child(directory, note):
+    with_another_name(directory, note, how="child")
+
+
+def rename_of_the_directory(directory, note):
+    with_another_name(directory, note, how="directory")
+
+
+def link_and_unlink(directory, note):
+    with_another_name(directory, note, how="link")
+
+
 def other_name(directory, note):
     """A worker has the file open by a name that is not chosen, before its parent opens it."""
     if os.fork() == 0:

@@ -7,7 +7,7 @@
 use crate::renewed::Renewed;
 use crate::sync::{AtomicU32, AtomicU64, MutexGuard, Once, Ordering};
 use os::Ring;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -262,6 +262,14 @@ pub fn resolve(directory: RawFd, path: &Path) -> io::Result<PathBuf> {
     let directory = unsafe { BorrowedFd::borrow_raw(directory) };
     let place = openat(directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     link(place.as_raw_fd())
+}
+
+/// True if `path`, relative to a directory's descriptor, is a directory itself.
+pub fn is_directory(directory: RawFd, path: &Path) -> io::Result<bool> {
+    // SAFETY: the caller's descriptor, or the mark of the working directory, during the call.
+    let directory = unsafe { BorrowedFd::borrow_raw(directory) };
+    let found = statat(directory, path, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
 }
 
 /// Device and inode of a descriptor's file. No times are asked for (`files::identity`).

@@ -1,6 +1,6 @@
 //! Files that an area makes durable: what a journal leaves, and what is brought back after a machine's crash.
 
-use area::files::{At, FilesError, Journal, Recovered, Source, export, forget, restore};
+use area::files::{At, FilesError, Journal, Recovered, Renaming, Source, export, forget, restore};
 use area::{Area, AreaOptions, Durability, Kind, Op};
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;
@@ -49,7 +49,7 @@ fn a_journal_that_is_closed_leaves_everything_to_the_files() {
     let shorten = || i32::from(file.set_len(size).is_err());
     assert_eq!(journal.resize(id, size, shorten).expect("resized"), 0);
     let make = || i32::from(fs::rename(&old, &new).is_err());
-    assert_eq!(journal.rename(&old, &new, false, make).expect("renamed"), 0);
+    assert_eq!(journal.rename(&renaming(&old, &new), make).expect("renamed"), 0);
     assert_eq!((journal.find(&old), journal.find(&new)), (None, Some(id)));
     write(&journal, &file, id, b"after");
     journal.sync(id).expect("durable under its new name");
@@ -188,6 +188,15 @@ fn lose_the_cache(area: &Path, image: &Path) {
 }
 
 /// A file that is followed, with what was synced in it.
+fn renaming<'a>(from: &'a Path, to: &'a Path) -> Renaming<'a> {
+    Renaming {
+        from,
+        to,
+        swaps: false,
+        is_chosen: true,
+    }
+}
+
 fn followed(journal: &Journal, path: &Path, data: &[u8]) -> (File, FileId) {
     let file = File::create(path).expect("a file");
     let id = journal.open_file(file.as_raw_fd(), true);
@@ -295,9 +304,11 @@ fn a_file_with_the_name_of_a_removed_one_stays() {
         let remove = || i32::from(fs::remove_file(&path).is_err());
         assert_eq!(journal.remove(id, remove).expect("removed"), 0);
         let done = if links {
-            journal.link(&path, || i32::from(fs::hard_link(&old, &path).is_err()))
+            journal.link(&path, true, || i32::from(fs::hard_link(&old, &path).is_err()))
         } else {
-            journal.rename(&old, &path, false, || i32::from(fs::rename(&old, &path).is_err()))
+            journal.rename(&renaming(&old, &path), || {
+                i32::from(fs::rename(&old, &path).is_err())
+            })
         };
         assert_eq!(done.expect("done"), 0);
         assert_eq!(after_a_crash(&area, &image), Recovered::default());

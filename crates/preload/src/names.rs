@@ -1,7 +1,9 @@
 //! Names: a file that is renamed or removed takes what the area has of it along.
 
+use crate::open::matched;
+use crate::state::{is_sealed, settings};
 use crate::{answer, fs, inside, present, real, tree};
-use area::files::{FileId, Journal, change_root, whole};
+use area::files::{FileId, Journal, Renaming, change_root, sync_names, whole};
 use area::own;
 use libc::{c_char, c_int, c_uint};
 use std::ffi::{CStr, OsStr};
@@ -66,19 +68,44 @@ pub unsafe extern "C-unwind" fn renameat2(
     }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::renameat2(from_directory, from, to_directory, to, flags) };
+    let both = [(from_directory, from), (to_directory, to)];
+    // What is in a directory gets another name with it.
+    let is_chosen = both.iter().any(|&it| is_matched(it)) || is_directory((from_directory, from));
+    let names = || name(from_directory, from).zip(name(to_directory, to));
     let Some(journal) = present() else {
-        let both = [(from_directory, from), (to_directory, to)];
         let asked = both
             .iter()
             .try_for_each(|&(directory, path)| tree::change_path(directory, path, false));
-        return answer(asked.map(|()| make()));
+        let names = is_chosen.then(|| inside(names)).flatten();
+        return answer(asked.and_then(|()| match (make(), names) {
+            (0, Some((from, to))) => inside(|| sync_names(&[&from, &to], None)).map(|()| 0),
+            (result, _) => Ok(result),
+        }));
     };
-    let names = inside(|| name(from_directory, from).zip(name(to_directory, to)));
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
-    match names {
-        Some((from, to)) => answer(inside(|| journal.rename(&from, &to, swaps, make))),
+    match inside(names) {
+        Some((from, to)) => {
+            let renaming = Renaming {
+                from: &from,
+                to: &to,
+                swaps,
+                is_chosen,
+            };
+            answer(inside(|| journal.rename(&renaming, make)))
+        }
         None => make(),
     }
+}
+
+/// True if a file of this name, relative to a directory's descriptor, would be followed by the process that owns the area.
+fn is_matched((directory, path): (c_int, *const c_char)) -> bool {
+    !is_sealed() && matched(directory, path).is_some()
+}
+
+fn is_directory((directory, path): (c_int, *const c_char)) -> bool {
+    !is_sealed()
+        && settings().is_some()
+        && inside(|| own::is_directory(directory, path_of(path)?).ok()) == Some(true)
 }
 
 #[unsafe(no_mangle)]
@@ -111,10 +138,16 @@ pub unsafe extern "C-unwind" fn linkat(
     }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::linkat(from_directory, from, to_directory, to, flags) };
-    let known = present().and_then(|journal| Some((journal, inside(|| name(to_directory, to))?)));
-    match known {
-        Some((journal, to)) => answer(inside(|| journal.link(&to, make))),
-        None => make(),
+    let is_chosen = is_matched((from_directory, from)) || is_matched((to_directory, to));
+    let journal = present();
+    let name = (is_chosen || journal.is_some()).then(|| inside(|| name(to_directory, to)));
+    match (journal, name.flatten()) {
+        (Some(journal), Some(to)) => answer(inside(|| journal.link(&to, is_chosen, make))),
+        (None, Some(to)) if is_chosen => match make() {
+            0 => answer(inside(|| sync_names(&[&to], None)).map(|()| 0)),
+            result => result,
+        },
+        _ => make(),
     }
 }
 

@@ -512,10 +512,14 @@ impl Journal {
         shared.change(id, remove).unwrap_or_else(|| Ok(make()))
     }
 
-    /// Renames by `make`, which returns 0 if it did; `swaps` if both names stay. Paths as for [`Journal::find`].
-    pub fn rename(&self, from: &Path, to: &Path, swaps: bool, make: impl Fn() -> i32) -> io::Result<i32> {
+    /// Renames by `make`, which returns 0 if it did. Nobody gets a file with one of the names before the renaming is durable, if the area has
+    /// one of the files or may have one by such a name later.
+    pub fn rename(&self, renaming: &Renaming<'_>, make: impl Fn() -> i32) -> io::Result<i32> {
         let shared = &*self.shared;
-        let (from, to) = (from.as_os_str().as_bytes(), to.as_os_str().as_bytes());
+        let (from, to) = (
+            renaming.from.as_os_str().as_bytes(),
+            renaming.to.as_os_str().as_bytes(),
+        );
         // Recovery must not take the file that comes to a name for an older state of one that was removed from there.
         let named = |state: &State| -> BTreeSet<FileId> {
             let names = [from, to].into_iter();
@@ -529,7 +533,11 @@ impl Journal {
                 if !named(&shared.lock()).is_empty() {
                     continue;
                 }
-                return Ok(make());
+                let result = make();
+                if result == 0 && renaming.is_chosen {
+                    sync_names(&[renaming.from, renaming.to], None)?;
+                }
+                return Ok(result);
             }
             let opened: Vec<_> = ids.iter().map(|&id| shared.opened(id)).collect();
             let _changing: Vec<_> = opened
@@ -551,28 +559,28 @@ impl Journal {
             if result != 0 || from == to {
                 return Ok(result);
             }
-            self.renamed(&ids, from, to, swaps);
+            self.renamed(&ids, from, to, renaming.swaps);
             // Changes are logged for the new name from now on, so it has to be there.
             let file = opened.iter().flatten().next().map(|it| it.as_fd());
-            for name in [from, to] {
-                if let Some(parent) = Path::new(OsStr::from_bytes(name)).parent() {
-                    sync_directory(parent, file)?;
-                }
-            }
+            sync_names(&[renaming.from, renaming.to], file)?;
             return Ok(result);
         }
     }
 
     /// Makes another name of a file by `make`, which returns 0 if it did. A file that was removed from that name is forgotten before, as by
-    /// [`Journal::rename`].
-    pub fn link(&self, to: &Path, make: impl Fn() -> i32) -> io::Result<i32> {
+    /// [`Journal::rename`]. If the area may have the file by one of its names, `is_chosen`, the new one is durable.
+    pub fn link(&self, to: &Path, is_chosen: bool, make: impl Fn() -> i32) -> io::Result<i32> {
         let shared = &*self.shared;
         let removed: Vec<_> = {
             let state = shared.lock();
             state.files.removed_at(to.as_os_str().as_bytes()).collect()
         };
         removed.into_iter().try_for_each(|id| shared.settle(id))?;
-        Ok(make())
+        let result = make();
+        if result == 0 && is_chosen {
+            sync_names(&[to], None)?;
+        }
+        Ok(result)
     }
 
     /// The files go by their new names.
@@ -616,6 +624,27 @@ impl Drop for Journal {
             own::unmark(fd);
         }
     }
+}
+
+/// What a program does with two names. Paths as for [`Journal::find`].
+pub struct Renaming<'a> {
+    /// The file's name before.
+    pub from: &'a Path,
+    /// Its name afterwards.
+    pub to: &'a Path,
+    /// Both names stay.
+    pub swaps: bool,
+    /// A file of one of the names would be followed. If recovery found a name as it was before, it would take the file there for an older
+    /// state of the one that came later.
+    pub is_chosen: bool,
+}
+
+/// Makes durable what was done with the names; `file` is one that has, or had, one of them.
+pub fn sync_names(names: &[&Path], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let parents: BTreeSet<_> = names.iter().filter_map(|name| name.parent()).collect();
+    parents
+        .into_iter()
+        .try_for_each(|parent| sync_directory(parent, file))
 }
 
 /// Writes to the place by `plain`, and moves the cursor of `fd` as its own write would.

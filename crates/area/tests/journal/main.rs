@@ -103,7 +103,7 @@ mod table {
 
 use ::area::{Area, AreaOptions};
 use check::{check, finds};
-use files::{At, FileId, Journal, Source};
+use files::{At, FileId, Journal, Renaming, Source};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -161,7 +161,13 @@ fn writers_and_an_end() {
                 }
                 let (from, to) = (directory.join("0-wal"), directory.join("2-wal"));
                 let make = || i32::from(fs::rename(&from, &to).is_err());
-                journal.rename(&from, &to, false, make).expect("named");
+                let renaming = Renaming {
+                    from: &from,
+                    to: &to,
+                    swaps: false,
+                    is_chosen: true,
+                };
+                journal.rename(&renaming, make).expect("named");
             })
         })
         .into();
