@@ -4,6 +4,11 @@
 set -euo pipefail
 export PYTHONDONTWRITEBYTECODE=1
 
+# A copy of the mounts keeps a file system that was cut and unmounted, and the next mount of its device gets it as it was: so a test has mounts of its own.
+if (( EUID == 0 )) && [[ -z ${OWN_MOUNTS-} ]] && unshare -m true 2>/dev/null; then
+    OWN_MOUNTS=yes exec unshare -m bash "$0" "$@"
+fi
+
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 SWITCHYARD=${SWITCHYARD:-$root/target/release/switchyard}

@@ -1,6 +1,5 @@
 #!/bin/bash
 # Power cuts and kills after which `run` must not trust what it sees: backups that are brought back, other mounts, other names.
-# Runs alone: a namespace of mounts keeps the file systems that other tests cut.
 source "$(dirname "$0")/lib.sh"
 need python3 mkfs.ext4 unshare jq
 need_disk
