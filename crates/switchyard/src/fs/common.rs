@@ -34,7 +34,7 @@ impl From<ModeArg> for Mode {
 #[derive(Args)]
 pub(super) struct MountArgs {
     /// Devices in their order, then the directory
-    #[arg(required = true, num_args = 2.., value_name = "DEVICE… DIR")]
+    #[arg(required = true, num_args = 1.., value_name = "DEVICE… DIR")]
     pub devices_and_dir: Vec<String>,
     /// When calls return [default: sync if the first device is memory, else ordered]
     #[arg(long)]
@@ -185,7 +185,12 @@ pub(super) fn devices_of(texts: &[String]) -> anyhow::Result<Vec<DeviceArg>> {
 
 /// The directory at the end of the arguments of `mount`.
 pub(super) fn split_dir(all: &[String]) -> anyhow::Result<(Vec<DeviceArg>, PathBuf)> {
-    let (dir, devices) = all.split_last().expect("there are two at least");
+    let (dir, devices) = all.split_last().expect("there is one at least");
+    if devices.is_empty() {
+        bail!(Failure::Usage(format!(
+            "{dir} is alone: name the devices, then the directory to mount on"
+        )));
+    }
     if dir.parse::<DeviceArg>().is_ok() && !PathBuf::from(dir).is_dir() {
         bail!(Failure::Usage(format!(
             "{dir} is a device: end with the directory to mount on"
