@@ -10,6 +10,7 @@ use common::nbd::{self, Client};
 use common::nvme::{Queue, Work, connect, connect_as};
 use common::{ANY_TCP, memory_and_file, small};
 use host::target::Config;
+use os::now;
 use runtime::{
     CoreConfig, CoreHandle, ImageOpen, Listen, LocalVolume, NvmeTarget, Stats, TargetSpec, start_target,
 };
@@ -114,8 +115,14 @@ impl Rig {
     }
 }
 
+/// A test that comes to nothing fails after this time. A medium that answers nothing for its limit is given up, and then a client that
+/// others wait for may be gone.
+const PATIENCE: Duration = Duration::from_secs(240);
+
 fn wait(mut until: impl FnMut() -> bool) {
+    let since = now();
     while !until() {
+        assert!(now().since(since) < PATIENCE, "it does not come");
         yield_now();
     }
 }
@@ -544,7 +551,9 @@ fn a_reservation_holds_on_every_core_while_everything_moves() {
                     connect_as("nqn.2026-11.io.switchyard:b", rig.nvme, name, 1, false);
                 let mut nbd = Client::of(rig.nbd, name);
                 let (mut rounds, mut held) = (0u8, 0);
+                let since = now();
                 while held < 60 || rig.sum(|stats| stats.clients_moved_in) < 500 {
+                    assert!(now().since(since) < PATIENCE, "{held} reservations were held");
                     rounds = rounds.wrapping_add(2) & 0x7f;
                     held += u64::from(preempt(&mut queues[0], &mut others[0], &mut nbd, rounds));
                 }
