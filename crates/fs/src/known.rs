@@ -500,7 +500,9 @@ impl Of {
     /// A block gets its part of a range's bytes; zeros, if there are none.
     fn change_block(&mut self, block: u64, range: &Range<u64>, data: Option<&[u8]>) {
         const BYTES: u64 = BLOCK_BYTES as u64;
-        let (from, to) = (range.start.max(block * BYTES), range.end.min((block + 1) * BYTES));
+        // What is behind the end of a file goes to the end of all numbers.
+        let end = (block + 1).saturating_mul(BYTES);
+        let (from, to) = (range.start.max(block * BYTES), range.end.min(end));
         let is_whole = to - from == BYTES;
         if !is_whole && !self.knows_block(block) {
             return;
@@ -691,9 +693,14 @@ mod tests {
                 let blocks = touched.start as usize..touched.end as usize;
                 match rng.below(5) {
                     0 => {
+                        // A file that becomes shorter has nothing behind its end.
+                        let is_end = rng.chance(0.3);
+                        let range = range.start..if is_end { u64::MAX } else { range.end };
+                        let inside = inside.start..if is_end { file.len() } else { inside.end };
                         let whole = whole_blocks(&range);
                         file[inside].fill(0);
-                        there[whole.start as usize..whole.end as usize].fill(false);
+                        there[whole.start as usize..whole.end.min(BLOCKS).max(whole.start) as usize]
+                            .fill(false);
                         let data = Data::Zeros;
                         known.digested(Gone::Bytes {
                             inode: 7,

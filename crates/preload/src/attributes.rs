@@ -1,7 +1,7 @@
 //! Times and attributes, of which the log has nothing: the file system makes the next sync of a file whose own ones change.
 //! Modes and owners are seen at a sync.
 
-use crate::{followed, fs, inside, names, present, real};
+use crate::{followed, fs, inside, paths, present, real};
 use libc::{c_char, c_int, c_void, size_t, timespec, timeval, utimbuf};
 
 /// After a change of the descriptor's file: the result.
@@ -23,7 +23,7 @@ fn touched_at(directory: c_int, path: *const c_char, result: c_int) -> c_int {
         return touched(directory, result);
     }
     if let Some(journal) = present().filter(|_| result == 0) {
-        let file = inside(|| journal.find(&names::target(directory, path)?));
+        let file = inside(|| journal.find(&paths::target(directory, path)?));
         if let Some(file) = file {
             inside(|| journal.touched(file));
         }

@@ -7,7 +7,7 @@
 //! | `write` | write, pwrite, writev, pwritev, truncation, allocation, mapping |
 //! | `sync` | fsync, fdatasync, sync_file_range, sync, syncfs |
 //! | `attributes` | times and extended attributes |
-//! | `names` | rename, link, unlink, remove, chroot |
+//! | `names`, `paths` | rename, link, unlink, remove, chroot; which paths are chosen |
 //! | `descriptors` | close, dup, fcntl |
 //! | `numbers` | sockets, pipes and others: the program gets the numbers that it needs |
 //! | `filters` | prctl: before a filter of system calls everything is given up |
@@ -46,6 +46,7 @@ mod names;
 mod numbers;
 mod open;
 mod over;
+mod paths;
 mod real;
 mod rings;
 mod selector;

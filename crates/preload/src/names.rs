@@ -1,36 +1,11 @@
 //! Names: a file that is renamed or removed takes what the area has of it along.
 
-use crate::open::matched;
-use crate::state::{is_sealed, settings};
+use crate::paths::{is_directory, is_matched, name, path_of};
 use crate::{answer, fs, inside, present, real, tree};
-use area::files::{FileId, Journal, Renaming, change_root, sync_names, whole};
+use area::files::{FileId, Journal, Renaming, change_root, sync_names};
 use area::own;
 use libc::{c_char, c_int, c_uint};
-use std::ffi::{CStr, OsStr};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-
-pub(crate) fn path_of<'a>(path: *const c_char) -> Option<&'a Path> {
-    if path.is_null() {
-        return None;
-    }
-    // SAFETY: the program's path ends with a zero.
-    let path = unsafe { CStr::from_ptr(path) };
-    Some(Path::new(OsStr::from_bytes(path.to_bytes())))
-}
-
-/// The name that `path` is, relative to a directory's descriptor: absolute, its directories without links, as the area has it.
-fn name(directory: c_int, path: *const c_char) -> Option<PathBuf> {
-    let path = path_of(path)?;
-    let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
-    let parent = own::resolve(directory, parent.unwrap_or(Path::new("."))).ok()?;
-    Some(whole(&parent).join(path.file_name()?))
-}
-
-/// The file that `path` leads to, relative to a directory's descriptor, as the area has it.
-pub(crate) fn target(directory: c_int, path: *const c_char) -> Option<PathBuf> {
-    own::resolve(directory, path_of(path)?).ok().map(|it| whole(&it))
-}
+use std::path::PathBuf;
 
 /// Another root: what the area knows has the paths of the one before.
 #[unsafe(no_mangle)]
@@ -95,17 +70,6 @@ pub unsafe extern "C-unwind" fn renameat2(
         }
         None => make(),
     }
-}
-
-/// True if a file of this name, relative to a directory's descriptor, would be followed by the process that owns the area.
-fn is_matched((directory, path): (c_int, *const c_char)) -> bool {
-    !is_sealed() && matched(directory, path).is_some()
-}
-
-fn is_directory((directory, path): (c_int, *const c_char)) -> bool {
-    !is_sealed()
-        && settings().is_some()
-        && inside(|| own::is_directory(directory, path_of(path)?).ok()) == Some(true)
 }
 
 #[unsafe(no_mangle)]

@@ -1,37 +1,15 @@
 //! Opening: which files are followed.
 
 use crate::numbers::numbered;
-use crate::{SYNCS, Settings, fs, inside, is_passive, journal, names, over, place, present, real, rings};
-use crate::{set_errno, settings, tree, unfollow};
-use area::files::{FileId, Journal, is_kept, matches};
-use area::own::{self, descriptors, is_own};
+use crate::paths::{chosen, matched, target};
+use crate::{SYNCS, fs, inside, journal, place, present, real, rings, set_errno, tree, unfollow};
+use area::files::{FileId, Journal, is_kept};
+use area::own::{descriptors, is_own};
 use libc::{c_char, c_int, mode_t};
 use std::io;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
 const SYNC_FLAGS: c_int = libc::O_SYNC | libc::O_DSYNC;
-
-/// The settings, if a file opened by this path for writing is to be followed. The path is relative to a directory's descriptor.
-pub(crate) fn chosen(directory: c_int, path: *const c_char) -> Option<&'static Settings> {
-    let may_follow = !is_passive() && !over::is_over();
-    may_follow.then(|| matched(directory, path)).flatten()
-}
-
-/// The settings, if the path, relative to a directory's descriptor, is one of those to follow.
-pub(crate) fn matched(directory: c_int, path: *const c_char) -> Option<&'static Settings> {
-    let (settings, path) = (settings()?, names::path_of(path)?);
-    let is_chosen = || {
-        let named = match directory {
-            _ if path.is_absolute() || !settings.names_directories() => Path::new("/").join(path),
-            libc::AT_FDCWD => path.to_owned(),
-            fd => own::link(fd).unwrap_or_default().join(path),
-        };
-        let absolute = std::path::absolute(&named);
-        matches(&settings.patterns, absolute.as_ref().unwrap_or(&named))
-    };
-    inside(is_chosen).then_some(settings)
-}
 
 /// Follows a descriptor that was opened for writing; false if it is no regular file of a file system that keeps files.
 pub(crate) fn follow(journal: &'static Journal, fd: c_int, flags: c_int) -> Result<bool, c_int> {
@@ -142,7 +120,7 @@ unsafe fn open_any(directory: c_int, path: *const c_char, flags: c_int, mode: mo
         return if tree::is_another() { told(fd, true) } else { fd };
     };
     // What the log has of a file must not be made to one that was emptied without the log's knowledge.
-    let is_known = || journal.find(&names::target(directory, path)?);
+    let is_known = || journal.find(&target(directory, path)?);
     let empties = flags & libc::O_TRUNC != 0 && inside(is_known).is_some();
     let kept = if empties { libc::O_TRUNC } else { 0 };
     let fd = open(flags & !kept);

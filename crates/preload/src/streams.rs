@@ -1,7 +1,8 @@
 //! Streams, which write without our knowledge: their file is given up.
 
 use crate::numbers::numbered;
-use crate::open::{chosen, follow, matched, told};
+use crate::open::{follow, told};
+use crate::paths::{chosen, matched};
 use crate::write::give_up;
 use crate::{Followed, exec, followed, fs, inside, journal, present, real, set_errno, tree, unfollow};
 use area::files::Journal;

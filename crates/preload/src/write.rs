@@ -1,7 +1,7 @@
 //! Writing, and whatever else changes a file.
 
 use crate::fs::data::{self, At as DataAt};
-use crate::{Followed, answer, fs, inside, names, present, real, set_errno, to_change, tree};
+use crate::{Followed, answer, fs, inside, paths, present, real, set_errno, to_change, tree};
 use area::files::At;
 use libc::{c_char, c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
 use std::io;
@@ -362,7 +362,7 @@ pub unsafe extern "C-unwind" fn truncate(path: *const c_char, size: off_t) -> c_
         return answer(Err(error));
     }
     let known = present().and_then(|journal| {
-        let find = || journal.find(&names::target(libc::AT_FDCWD, path)?);
+        let find = || journal.find(&paths::target(libc::AT_FDCWD, path)?);
         Some((journal, inside(find)?))
     });
     match (known, u64::try_from(size)) {
