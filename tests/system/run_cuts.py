@@ -11,10 +11,15 @@ import time
 APPEND = os.O_CREAT | os.O_WRONLY | os.O_APPEND
 
 
-def ready(path):
+def ready(path, beat=None):
+    """`beat`: a file that grows on, as the area lets go of all files if nothing is logged for a second."""
     with open(path, "w") as file:
         print("ready", file=file)
-    time.sleep(60)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        time.sleep(0.1)
+        if beat is not None:
+            put(beat, b".")
 
 
 def put(fd, *parts):
@@ -41,7 +46,7 @@ def log(directory, note):
     wait_for(note + ".settled")
     put(fd, *(b"record %d\n" % nth for nth in range(50, 60)))
     os.write(fd, b"not synced\n")
-    ready(note)
+    ready(note, os.open(directory + "/f.beat", APPEND, 0o644))
 
 
 def older(directory, note):
