@@ -121,14 +121,18 @@ impl World {
     }
 
     fn make(&mut self, vssd: u32, fate: Fate) -> Code {
+        self.open(vssd, Intent::Create, 1, fate)
+    }
+
+    fn open(&mut self, vssd: u32, intent: Intent, generation: u32, fate: Fate) -> Code {
         let open = Open {
-            intent: Intent::Create,
+            intent,
             rack: Uuid::nil(),
             pages: 32,
             channels: 1,
             rows: 0,
             membership: Membership {
-                generation: 1,
+                generation,
                 peers: Vec::new(),
             },
             terms: Terms::default(),
@@ -171,6 +175,39 @@ fn a_vssd_that_may_have_been_made_is_not_said_to_be_gone() {
         let mut world = world.restart();
         assert_eq!(world.delete(1, Fate::Done), Code::SoftOrOk);
         assert!(world.restart().vssds().is_empty());
+    }
+}
+
+/// bug: asked again, a node said that its set had other members, and its superblock had those of before: after its restart nobody trusted its
+/// medium any more, which was the only one. cause: what is in memory was taken for what is on the medium.
+#[test]
+fn members_that_the_medium_does_not_have_are_never_confirmed() {
+    for fate in [Fate::Lost, Fate::Unflushed, Fate::Silent] {
+        for latched_before in [false, true] {
+            let mut world = World::new();
+            world.make(1, Fate::Done);
+            assert_eq!(world.open(1, Intent::Serve, 1, Fate::Done), Code::SoftOrOk);
+            if latched_before {
+                assert_eq!(world.make(2, fate), Code::Latched);
+            }
+            assert_eq!(world.open(1, Intent::Serve, 2, fate), Code::Latched);
+            assert_eq!(
+                world.open(1, Intent::Serve, 2, Fate::Done),
+                Code::Latched,
+                "asked again"
+            );
+            assert_eq!(world.node.status(Instant::ZERO).latched, 1);
+            let mut world = world.restart();
+            // What was not flushed may be there all the same.
+            let is_there = fate == Fate::Unflushed && !latched_before;
+            let first = if is_there { Code::SoftOrOk } else { Code::Busy };
+            assert_eq!(world.open(1, Intent::Serve, 2, Fate::Done), first);
+            assert_eq!(world.open(1, Intent::Serve, 2, Fate::Done), Code::SoftOrOk);
+            assert_eq!(
+                world.restart().open(1, Intent::Serve, 1, Fate::Done),
+                Code::Refused
+            );
+        }
     }
 }
 

@@ -397,7 +397,7 @@ impl Node {
             status.vssds += 1;
             status.serving += u32::from(unit.is_serving());
             status.collecting += u32::from(unit.is_collecting());
-            status.latched += u32::from(unit.is_latched());
+            status.latched += u32::from(unit.is_latched() || self.changes.is_latched());
             status.reads += stats.reads;
             status.writes += stats.writes;
             status.dirty_pages += unit.dirty_pages() as u64;
@@ -607,7 +607,8 @@ impl Node {
             return self.answer(&header, Code::Superseded);
         }
         let config = &slot.unit.identity().config;
-        if let Some(code) = config.refusal_of_open(header.version, &open) {
+        let lost = self.changes.has_lost(header.vssd).then_some(Code::Latched);
+        if let Some(code) = config.refusal_of_open(header.version, &open).or(lost) {
             return self.answer(&header, code);
         }
         // One that an earlier version has made belongs to the rack, and is part of the set, that opens it.

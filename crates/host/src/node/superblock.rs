@@ -6,10 +6,10 @@
 //! anew. The other one is left alone meanwhile.
 
 use crate::Output;
-use base::{MediaError, MediaOp, Page, Pool, Reserve};
+use base::{MediaError, MediaOp, Page, Pool, Reserve, VssdId};
 use flash::{Loan, SLOTS, Ssd};
 use rack::control::{Lead, Open};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use wire::rack::Header;
 
 /// A change of one vSSD, by the request that asks for it.
@@ -74,6 +74,8 @@ pub(super) struct Changes {
     /// A write or flush failed: which of the slots holds what is not known before the next start, and nothing more is
     /// written there.
     latched: bool,
+    /// vSSDs of which a change did not reach the medium.
+    lost: BTreeSet<VssdId>,
 }
 
 /// Pages of both slots with so many vSSDs.
@@ -91,11 +93,17 @@ impl Changes {
             writing: None,
             check: None,
             latched: false,
+            lost: BTreeSet::new(),
         }
     }
 
     pub(super) fn is_latched(&self) -> bool {
         self.latched
+    }
+
+    /// True if the medium does not have a change that the vSSD has in memory already: nobody is told before a restart that it has.
+    pub(super) fn has_lost(&self, vssd: VssdId) -> bool {
+        self.lost.contains(&vssd)
     }
 
     /// True if nothing waits, is being written, or is being read.
@@ -125,7 +133,11 @@ impl Changes {
         let (available, present) = (self.reserve.available(), ssd.vssds().len());
         let fits = |count: &usize| self.latched || pages(ssd, present + count) <= available;
         let count = (1..=self.queue.len()).rev().find(fits).unwrap_or(0);
-        self.queue.drain(..count).collect()
+        let jobs: Vec<Job> = self.queue.drain(..count).collect();
+        if self.latched {
+            self.lose(&jobs);
+        }
+        jobs
     }
 
     /// Writes the superblock, in which these were changed just now.
@@ -260,7 +272,15 @@ impl Changes {
             return None;
         }
         let writing = self.writing.take()?;
-        self.latched |= writing.failed;
+        if writing.failed {
+            self.latched = true;
+            self.lose(&writing.jobs);
+        }
         Some((writing.jobs, writing.failed))
+    }
+
+    fn lose(&mut self, jobs: &[Job]) {
+        let moved = jobs.iter().filter(|job| matches!(job, Job::Move(_)));
+        self.lost.extend(moved.map(|job| job.header().vssd));
     }
 }
