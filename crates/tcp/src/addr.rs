@@ -12,7 +12,7 @@ impl Mac {
 
     /// The group address of an IPv6 group (RFC 2464 §7).
     pub const fn of_group(group: Ip) -> Self {
-        let [a, b, c, d] = (group.0 as u32).to_be_bytes();
+        let [a, b, c, d] = group.octets4();
         Self([0x33, 0x33, a, b, c, d])
     }
 
@@ -22,56 +22,67 @@ impl Mac {
     }
 }
 
-/// An IPv4 or IPv6 address. IPv4 is kept as `::ffff:a.b.c.d` (RFC 4291 §2.5.5.2), which no frame may carry.
+/// An IPv4 or IPv6 address, as two numbers of 64 bits. IPv4 is kept as `::ffff:a.b.c.d` (RFC 4291 §2.5.5.2), which no frame may carry.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ip(u128);
+pub struct Ip([u64; 2]);
 
 impl Ip {
     /// Every address of a host.
-    pub const ANY: Self = Self(0);
-    const V4: u128 = 0xffff << 32;
+    pub const ANY: Self = Self([0, 0]);
+    const V4: u64 = 0xffff << 32;
+
+    const fn of(word: u128) -> Self {
+        Self([(word >> 64) as u64, word as u64])
+    }
+
+    const fn word(self) -> u128 {
+        (self.0[0] as u128) << 64 | self.0[1] as u128
+    }
 
     /// An IPv4 address.
     pub const fn v4(octets: [u8; 4]) -> Self {
-        Self(Self::V4 | u32::from_be_bytes(octets) as u128)
+        Self([0, Self::V4 | u32::from_be_bytes(octets) as u64])
     }
 
     /// An IPv6 address.
     pub const fn v6(octets: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(octets))
+        Self::of(u128::from_be_bytes(octets))
     }
 
     /// Whether it is IPv4.
     pub const fn is_v4(self) -> bool {
-        self.0 >> 32 == Self::V4 >> 32
+        self.0[0] == 0 && self.0[1] >> 32 == 0xffff
     }
 
     /// Its bytes as IPv6; an IPv4 address is the last four.
     pub const fn octets(self) -> [u8; 16] {
-        self.0.to_be_bytes()
+        self.word().to_be_bytes()
     }
 
     /// Its bytes as IPv4.
     pub const fn octets4(self) -> [u8; 4] {
-        (self.0 as u32).to_be_bytes()
+        (self.0[1] as u32).to_be_bytes()
     }
 
     /// Its two halves.
     pub const fn halves(self) -> [u64; 2] {
-        [(self.0 >> 64) as u64, self.0 as u64]
+        self.0
     }
 
     /// Whether one host, and no more, can have it.
     pub fn is_unicast(self) -> bool {
         match self.is_v4() {
             true => !matches!(self.octets4()[0], 0 | 127 | 224..),
-            false => self.0 > 1 && self.octets()[0] != 0xff && self.0 >> 32 != 0xffff,
+            false => self.word() > 1 && self.octets()[0] != 0xff,
         }
     }
 
     /// The group that asks for this address (RFC 4291 §2.7.1).
     pub const fn solicited(self) -> Self {
-        Self(0xff02_0000_0000_0000_0000_0001_ff00_0000 | (self.0 & 0xff_ffff))
+        Self([
+            0xff02_0000_0000_0000,
+            0x0000_0001_ff00_0000 | (self.0[1] & 0xff_ffff),
+        ])
     }
 
     /// Whether the first `bits` bits are those of `other`. An IPv4 address counts its own 32 bits.
@@ -81,7 +92,7 @@ impl Ip {
         } else {
             bits as u32
         };
-        bits == 0 || (self.0 ^ other.0) >> (128 - bits) == 0
+        bits == 0 || (self.word() ^ other.word()) >> (128 - bits) == 0
     }
 }
 

@@ -54,6 +54,8 @@ impl Marks {
     pub const SYN: Self = Self(1 << 20);
     /// An empty segment below the window is to be sent, to ask whether the peer is there (RFC 9293 §3.8.4).
     pub const ASK: Self = Self(1 << 21);
+    /// Both ends scale windows.
+    pub const SCALED: Self = Self(1 << 22);
 
     /// Whether any of `marks` is set.
     #[inline]

@@ -1,4 +1,7 @@
 //! TIMELY (SIGCOMM'15, Algorithm 1): the rate follows the gradient of round trips. Thresholds are those of TAS.
+//!
+//! It takes whatever delays an acknowledgement for a queue, so peers must not put acknowledgements off for longer than the
+//! lower threshold (`Config::ack_delay`).
 
 use super::dctcp::{RATE_MIN, STEP};
 use super::sample::{Congestion, INITIAL_SEGMENTS, Loss, Pace, Sample, WINDOW_MAX};

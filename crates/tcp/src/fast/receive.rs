@@ -95,7 +95,7 @@ pub fn receive(flow: &mut Flow, now: Instant, segment: &Segment, ack_delay_ticks
         // RFC 5961 §5.2: what was never sent, or is older than any window.
         && acked <= flow.in_flight() as i32
         && acked >= -(1i32 << flow.snd_ring)
-        && !(flow.marks.any(Marks::DEAF) && segment.payload_bytes > 0 && is_new);
+        && !(flow.marks.any(Marks::DEAF) && brings_payload(offset, segment));
     if !is_common {
         received.actions.add(Actions::SLOW);
         return received;
@@ -123,6 +123,12 @@ pub fn receive(flow: &mut Flow, now: Instant, segment: &Segment, ack_delay_ticks
         }
     }
     received
+}
+
+/// Whether a segment has payload that was not seen before. The FIN behind payload of before is none.
+#[inline]
+pub fn brings_payload(offset: i32, segment: &Segment) -> bool {
+    segment.payload_bytes > 0 && offset.wrapping_add(segment.payload_bytes as i32) > 0
 }
 
 /// Takes the acknowledgement and the window of a segment.
@@ -155,7 +161,9 @@ fn acknowledge(flow: &mut Flow, now: Instant, segment: &Segment, acked: i32, rec
         duplicate(flow, received);
     }
     let is_later = segment.seq.offset_from(flow.snd_wl1);
-    if acked > 0 || acked == 0 && (is_later > 0 || is_later == 0 && window > flow.snd_wnd) {
+    // Of two acknowledgements alike the larger window counts, as they may have overtaken each other; but a closed one always.
+    let is_newer = is_later > 0 || is_later == 0 && (window > flow.snd_wnd || window == 0);
+    if acked > 0 || acked == 0 && is_newer {
         if flow.snd_wnd == 0 && window > 0 {
             // What was sent to ask for the window has not been taken.
             flow.snd_nxt = flow.snd_una;

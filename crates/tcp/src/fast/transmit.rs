@@ -33,8 +33,8 @@ pub struct Plan {
     pub is_markable: bool,
 }
 
-/// Plans the next segment of an open flow and counts it as sent. A segment has at most `bytes_max` of payload, and not
-/// more than `mss` if that is less.
+/// Plans the next segment of an open flow and counts it as sent. A segment has at most `bytes_max` of payload, or
+/// `mss` if that is more.
 #[inline]
 pub fn transmit(flow: &mut Flow, now: Instant, bytes_max: u32) -> Next {
     let mut next = Next::Idle;
@@ -74,7 +74,7 @@ fn payload(flow: &mut Flow, now: Instant, bytes_max: u32) -> Next {
     let peer = flow.snd_wnd.max(u32::from(is_probe));
     let window = peer.min(flow.window).saturating_sub(out);
     let mss = u32::from(flow.mss);
-    let mut bytes = unsent.min(window).min(bytes_max);
+    let mut bytes = unsent.min(window).min(bytes_max.max(mss));
     if bytes > mss && bytes < unsent {
         // What is not the end of the data is whole segments.
         bytes -= bytes % mss;
