@@ -675,6 +675,21 @@ mod tests {
         assert_eq!(known.get(key(7, Kind::Entry, hash)), Ok(None));
     }
 
+    /// An overlay lets go of bytes, and of whether blocks are there.
+    fn digest(
+        known: &mut Known,
+        (range, data): (Range<u64>, Data<'_>),
+        (blocks, is_there): (Range<u64>, bool),
+    ) {
+        let inode = 7;
+        known.digested(Gone::Bytes { inode, range, data });
+        known.digested(Gone::Blocks {
+            inode,
+            blocks,
+            is_there,
+        });
+    }
+
     /// What an overlay lets go of a file's content, at random: what is known of it is right, and what was told once is not asked for again.
     #[test]
     fn content_that_the_digest_has_is_known() {
@@ -702,49 +717,19 @@ mod tests {
                         there[whole.start as usize..whole.end.min(BLOCKS).max(whole.start) as usize]
                             .fill(false);
                         let data = Data::Zeros;
-                        known.digested(Gone::Bytes {
-                            inode: 7,
-                            range,
-                            data,
-                        });
-                        let (blocks, is_there) = (whole, false);
-                        known.digested(Gone::Blocks {
-                            inode: 7,
-                            blocks,
-                            is_there,
-                        });
+                        digest(&mut known, (range, data), (whole, false));
                     }
                     1 | 2 => {
                         file[inside.clone()].fill(step);
                         there[blocks].fill(true);
                         let data = Data::Bytes(&file[inside]);
-                        known.digested(Gone::Bytes {
-                            inode: 7,
-                            range,
-                            data,
-                        });
-                        let (blocks, is_there) = (touched, true);
-                        known.digested(Gone::Blocks {
-                            inode: 7,
-                            blocks,
-                            is_there,
-                        });
+                        digest(&mut known, (range, data), (touched, true));
                     }
                     3 => {
                         file[inside].fill(step);
                         there[blocks].fill(true);
                         let data = Data::Elsewhere;
-                        known.digested(Gone::Bytes {
-                            inode: 7,
-                            range,
-                            data,
-                        });
-                        let (blocks, is_there) = (touched, true);
-                        known.digested(Gone::Blocks {
-                            inode: 7,
-                            blocks,
-                            is_there,
-                        });
+                        digest(&mut known, (range, data), (touched, true));
                     }
                     _ => {}
                 }
