@@ -187,7 +187,6 @@ fn lose_the_cache(area: &Path, image: &Path) {
     }
 }
 
-/// A file that is followed, with what was synced in it.
 fn renaming<'a>(from: &'a Path, to: &'a Path) -> Renaming<'a> {
     Renaming {
         from,
@@ -197,6 +196,7 @@ fn renaming<'a>(from: &'a Path, to: &'a Path) -> Renaming<'a> {
     }
 }
 
+/// A file that is followed, with what was synced in it.
 fn followed(journal: &Journal, path: &Path, data: &[u8]) -> (File, FileId) {
     let file = File::create(path).expect("a file");
     let id = journal.open_file(file.as_raw_fd(), true);

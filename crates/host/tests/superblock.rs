@@ -178,8 +178,8 @@ fn a_vssd_that_may_have_been_made_is_not_said_to_be_gone() {
     }
 }
 
-/// bug: asked again, a node said that its set had other members, and its superblock had those of before: after its restart nobody trusted its
-/// medium any more, which was the only one. cause: what is in memory was taken for what is on the medium.
+/// bug: a node was asked again, and confirmed new members of a set. Its superblock had those of before. After its restart nobody trusted its
+/// medium any more, which was the only one. cause: a change in memory was taken for one on the medium.
 #[test]
 fn members_that_the_medium_does_not_have_are_never_confirmed() {
     for fate in [Fate::Lost, Fate::Unflushed, Fate::Silent] {

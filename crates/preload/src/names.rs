@@ -2,7 +2,7 @@
 
 use crate::paths::{is_directory, is_matched, name, path_of};
 use crate::{answer, fs, inside, present, real, tree};
-use area::files::{FileId, Journal, Renaming, change_root, sync_names};
+use area::files::{FileId, Journal, Renaming, change_names, change_root};
 use area::own;
 use libc::{c_char, c_int, c_uint};
 use std::path::PathBuf;
@@ -45,16 +45,16 @@ pub unsafe extern "C-unwind" fn renameat2(
     let make = || unsafe { real::renameat2(from_directory, from, to_directory, to, flags) };
     let both = [(from_directory, from), (to_directory, to)];
     // What is in a directory gets another name with it.
-    let is_chosen = both.iter().any(|&it| is_matched(it)) || is_directory((from_directory, from));
+    let is_chosen = both.iter().any(|&it| is_matched(it) || is_directory(it));
     let names = || name(from_directory, from).zip(name(to_directory, to));
     let Some(journal) = present() else {
         let asked = both
             .iter()
             .try_for_each(|&(directory, path)| tree::change_path(directory, path, false));
         let names = is_chosen.then(|| inside(names)).flatten();
-        return answer(asked.and_then(|()| match (make(), names) {
-            (0, Some((from, to))) => inside(|| sync_names(&[&from, &to], None)).map(|()| 0),
-            (result, _) => Ok(result),
+        return answer(asked.and_then(|()| match names {
+            Some((from, to)) => inside(|| change_names(&[&from, &to], true, make)),
+            None => Ok(make()),
         }));
     };
     let swaps = flags & libc::RENAME_EXCHANGE != 0;
@@ -107,10 +107,7 @@ pub unsafe extern "C-unwind" fn linkat(
     let name = (is_chosen || journal.is_some()).then(|| inside(|| name(to_directory, to)));
     match (journal, name.flatten()) {
         (Some(journal), Some(to)) => answer(inside(|| journal.link(&to, is_chosen, make))),
-        (None, Some(to)) if is_chosen => match make() {
-            0 => answer(inside(|| sync_names(&[&to], None)).map(|()| 0)),
-            result => result,
-        },
+        (None, Some(to)) => answer(inside(|| change_names(&[&to], is_chosen, make))),
         _ => make(),
     }
 }

@@ -533,11 +533,7 @@ impl Journal {
                 if !named(&shared.lock()).is_empty() {
                     continue;
                 }
-                let result = make();
-                if result == 0 && renaming.is_chosen {
-                    sync_names(&[renaming.from, renaming.to], None)?;
-                }
-                return Ok(result);
+                return change_names(&[renaming.from, renaming.to], renaming.is_chosen, make);
             }
             let opened: Vec<_> = ids.iter().map(|&id| shared.opened(id)).collect();
             let _changing: Vec<_> = opened
@@ -576,11 +572,7 @@ impl Journal {
             state.files.removed_at(to.as_os_str().as_bytes()).collect()
         };
         removed.into_iter().try_for_each(|id| shared.settle(id))?;
-        let result = make();
-        if result == 0 && is_chosen {
-            sync_names(&[to], None)?;
-        }
-        Ok(result)
+        change_names(&[to], is_chosen, make)
     }
 
     /// The files go by their new names.
@@ -626,7 +618,7 @@ impl Drop for Journal {
     }
 }
 
-/// What a program does with two names. Paths as for [`Journal::find`].
+/// A rename, or an exchange of two names. Paths as for [`Journal::find`].
 pub struct Renaming<'a> {
     /// The file's name before.
     pub from: &'a Path,
@@ -639,8 +631,17 @@ pub struct Renaming<'a> {
     pub is_chosen: bool,
 }
 
+/// Changes names by `make`, which returns 0 if it did; durably, if files of such names are followed (`is_chosen`).
+pub fn change_names(names: &[&Path], is_chosen: bool, make: impl Fn() -> i32) -> io::Result<i32> {
+    let result = make();
+    if result == 0 && is_chosen {
+        sync_names(names, None)?;
+    }
+    Ok(result)
+}
+
 /// Makes durable what was done with the names; `file` is one that has, or had, one of them.
-pub fn sync_names(names: &[&Path], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn sync_names(names: &[&Path], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let parents: BTreeSet<_> = names.iter().filter_map(|name| name.parent()).collect();
     parents
         .into_iter()
