@@ -37,6 +37,18 @@ fn world(configs: [Config; 2], behaviours: [Behaviour; 2], network: Network) -> 
     World::new(hosts, network, 1)
 }
 
+/// So many connections of each host have ended, and all in order.
+fn all_are_done(world: &World, count: usize) {
+    for host in &world.hosts {
+        assert_eq!(host.ends.len(), count);
+        assert!(
+            host.ends.iter().all(|(_, end)| *end == End::Done),
+            "{:?}",
+            host.ends
+        );
+    }
+}
+
 fn listen(world: &mut World, backlog: u32) {
     let call = Call::Listen {
         local: SERVER,
@@ -384,14 +396,7 @@ fn a_flow_moves_between_stacks_without_loss() {
         }
     }
     assert!(moves > 300, "{moves} moves");
-    for host in &world.hosts {
-        assert_eq!(host.ends.len(), 3);
-        assert!(
-            host.ends.iter().all(|(_, end)| *end == End::Done),
-            "{:?}",
-            host.ends
-        );
-    }
+    all_are_done(&world, 3);
 }
 
 #[test]
@@ -430,14 +435,7 @@ fn noise_instead_of_frames_harms_nobody() {
             host.stack.receive(world.now, &frame[..length], &mut host.memory);
         }
     }
-    for host in &world.hosts {
-        assert_eq!(host.ends.len(), 2);
-        assert!(
-            host.ends.iter().all(|(_, end)| *end == End::Done),
-            "{:?}",
-            host.ends
-        );
-    }
+    all_are_done(&world, 2);
 }
 
 #[test]

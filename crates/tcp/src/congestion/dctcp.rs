@@ -1,14 +1,10 @@
 //! DCTCP by rate (TAS §3.2; DCTCP, SIGCOMM'10; RFC 8257): the rate falls by the share of bytes that were marked.
 
-use super::sample::{Congestion, INITIAL_SEGMENTS, Loss, Pace, Sample, WINDOW_MAX};
+use super::sample::{Congestion, INITIAL_SEGMENTS, Loss, Pace, RATE_MIN, STEP, Sample};
 use base::Instant;
 
 /// Weight of the newest share (RFC 8257 §4.2: 1/16).
 const GAIN: f64 = 1.0 / 16.0;
-/// What is added each round trip: 10 Mbit/s (TAS).
-pub const STEP: u32 = 1250;
-/// The least rate: the step, so that a flow always finds out what is free.
-pub const RATE_MIN: u32 = STEP;
 /// A flow that sends all it may gets at most so much more than has arrived (TAS).
 const HEADROOM: f64 = 1.2;
 
@@ -33,11 +29,9 @@ impl Default for Dctcp {
 
 impl Dctcp {
     fn pace(&mut self, rate: f64) -> Pace {
-        self.rate = rate.clamp(f64::from(RATE_MIN), f64::from(u32::MAX)) as u32;
-        Pace {
-            window: WINDOW_MAX,
-            rate: self.rate,
-        }
+        let pace = Pace::of_rate(rate);
+        self.rate = pace.rate;
+        pace
     }
 }
 

@@ -48,6 +48,16 @@ pub struct Pace {
     pub rate: u32,
 }
 
+impl Pace {
+    /// A rate in bytes a millisecond within the bounds, and no window.
+    pub fn of_rate(rate: f64) -> Self {
+        Self {
+            window: WINDOW_MAX,
+            rate: rate.clamp(f64::from(RATE_MIN), f64::from(u32::MAX)) as u32,
+        }
+    }
+}
+
 /// How a loss was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
@@ -59,6 +69,12 @@ pub enum Loss {
 
 /// Segments that a flow may send before it knows anything (RFC 6928).
 pub const INITIAL_SEGMENTS: u32 = 10;
+
+/// What a control by rate adds each round trip: 10 Mbit/s (TAS).
+pub const STEP: u32 = 1250;
+
+/// The least rate: the step, so that a flow always finds out what is free.
+pub const RATE_MIN: u32 = STEP;
 
 /// No limit by window: the rings are the limit.
 pub const WINDOW_MAX: u32 = 1 << 30;

@@ -3,8 +3,7 @@
 //! It takes whatever delays an acknowledgement for a queue, so peers must not put acknowledgements off for longer than the
 //! lower threshold (`Config::ack_delay`).
 
-use super::dctcp::{RATE_MIN, STEP};
-use super::sample::{Congestion, INITIAL_SEGMENTS, Loss, Pace, Sample, WINDOW_MAX};
+use super::sample::{Congestion, INITIAL_SEGMENTS, Loss, Pace, RATE_MIN, STEP, Sample};
 use base::Instant;
 
 /// Shorter round trips have no queue.
@@ -45,11 +44,9 @@ impl Default for Timely {
 
 impl Timely {
     fn pace(&mut self, rate: f64) -> Pace {
-        self.rate = rate.clamp(f64::from(RATE_MIN), f64::from(u32::MAX)) as u32;
-        Pace {
-            window: WINDOW_MAX,
-            rate: self.rate,
-        }
+        let pace = Pace::of_rate(rate);
+        self.rate = pace.rate;
+        pace
     }
 
     fn grow(&mut self, sample: &Sample, steps: u32) -> Pace {
