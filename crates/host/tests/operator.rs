@@ -824,18 +824,69 @@ fn commands_wait_for_their_turn_and_an_exchange_goes_on_beside_them() {
     assert_eq!(names, ["a", "b", "d"]);
 }
 
+/// bug: while the registry did not answer nobody was told anything, though all volumes were served.
+/// fix: who only looks is answered by what the registry said last.
 #[test]
-fn a_registry_that_is_away_is_told_of() {
-    let mut rack = Rack::new(Plan::default());
+fn while_the_registry_is_away_nothing_changes_and_everybody_can_look() {
+    let mut rack = Rack::healing(Plan::default(), Some(Rules::default()));
+    rack.found(NODES);
     rack.command(1, new_volume("a"));
+    let lost = rack.stored.volumes[0].sets[0].replicas[0];
     rack.away_from = Some(0);
-    for (id, command) in [(2, new_volume("b")), (3, Command::Records)] {
+    let answer = rack.command(2, new_volume("b"));
+    assert!(matches!(answer, Some(Err(Refusal::Registry(_)))), "{answer:?}");
+    let told = |answer: Option<Result<Done, Refusal>>| match answer {
+        Some(Ok(Done::Records {
+            records,
+            away,
+            absent,
+            ..
+        })) => (records, away, absent),
+        other => panic!("{other:?}"),
+    };
+    let (records, away, absent) = told(rack.command(3, Command::Records));
+    assert_eq!((&*records, &absent[..]), (&rack.stored, &[][..]));
+    let why = RegistryError::Unavailable("away".into());
+    assert_eq!(away.map(|away| away.why), Some(why));
+
+    // A node that dies meanwhile is seen.
+    rack.nodes.get_mut(&lost.node).expect("it has a copy").is_silent = true;
+    rack.run(Duration::from_secs(3), None);
+    let (_, away, absent) = told(rack.command(4, Command::Records));
+    assert!(away.is_some_and(|away| away.lasts >= Duration::from_secs(3)));
+    assert_eq!(absent, [VssdId(lost.vssd)]);
+    let Some(Ok(Done::Nodes(nodes))) = rack.command(5, Command::Nodes) else {
+        panic!("nobody tells of the nodes");
+    };
+    let silent: Vec<u8> = nodes
+        .iter()
+        .filter(|node| node.last.is_none())
+        .map(|node| node.node.0)
+        .collect();
+    assert_eq!(silent, [lost.node]);
+    assert_eq!(
+        rack.stored.volumes[0].sets[0].replicas.len(),
+        2,
+        "nobody is expelled"
+    );
+
+    rack.away_from = None;
+    rack.run(Duration::from_secs(20), None);
+    let (records, away, _) = told(rack.command(6, Command::Records));
+    assert_eq!((records.epoch, away), (rack.stored.epoch, None));
+    assert_eq!(rack.stored.volumes[0].sets[0].replicas.len(), 1, "now it is");
+    assert_eq!((rack.broken, rack.stored.volumes.len()), (None, 1));
+}
+
+/// A gateway that has heard nothing of its registry knows nothing.
+#[test]
+fn a_registry_that_never_answered_is_told_of() {
+    let mut rack = Rack::new(Plan::default());
+    rack.away_from = Some(0);
+    for (id, command) in [(1, new_volume("a")), (2, Command::Records), (3, Command::Nodes)] {
         let answer = rack.command(id, command);
         assert!(matches!(answer, Some(Err(Refusal::Registry(_)))), "{answer:?}");
     }
-    rack.away_from = None;
-    rack.settle();
-    assert_eq!((rack.broken, rack.stored.volumes.len()), (None, 1));
 }
 
 /// bug: a node that had something else in the place of a copy kept the volume from opening, though its other copies were good.

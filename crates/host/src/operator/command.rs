@@ -106,6 +106,15 @@ pub struct NewVolume {
     pub nodes_within: Duration,
 }
 
+/// A registry that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegistryAway {
+    /// For so long.
+    pub lasts: Duration,
+    /// Why.
+    pub why: RegistryError,
+}
+
 /// A command was carried out.
 #[derive(Clone, Debug)]
 pub enum Done {
@@ -117,8 +126,10 @@ pub enum Done {
     Exchanged(Duration),
     /// The registry.
     Records {
-        /// Its records.
+        /// Its records; those of before if it is away.
         records: Box<Snapshot>,
+        /// Set while it does not answer.
+        away: Option<Box<RegistryAway>>,
         /// This gateway serves.
         serves: bool,
         /// Members of sets that do not serve, as far as this gateway knows.

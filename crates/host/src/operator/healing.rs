@@ -78,15 +78,8 @@ impl Healing {
         let Some(view) = sight.view else {
             return Step::Look;
         };
-        for node in &view.nodes {
-            if let Some((at, status)) = &node.last {
-                self.heal.members_mut().answered(now, node.node, *at, status);
-            }
-        }
-        self.heal.members_mut().strangers(view.strangers.iter().copied());
-        self.heal.members_mut().past(view.past.iter().copied());
-        if now >= self.ask_at {
-            return self.ask(now, view);
+        if let Some(step) = self.observe(now, view) {
+            return step;
         }
         let state = |id: VolumeId, set: usize| {
             let seen = view.volumes.iter().find(|volume| volume.id == id);
@@ -115,6 +108,28 @@ impl Healing {
         } else {
             until_asked
         })
+    }
+
+    /// While the registry does not answer nothing can be changed, but who is there is seen.
+    pub fn watch(&mut self, sight: &Sight) -> Step {
+        let Some(view) = sight.view else {
+            return Step::Look;
+        };
+        let step = self.observe(sight.now, view);
+        self.heal.members_mut().look(sight.now, sight.records);
+        step.unwrap_or_else(|| Step::Wait(self.ask_at.since(sight.now)))
+    }
+
+    /// Takes note of the nodes' answers, and asks them again when it is time.
+    fn observe(&mut self, now: Instant, view: &View) -> Option<Step> {
+        for node in &view.nodes {
+            if let Some((at, status)) = &node.last {
+                self.heal.members_mut().answered(now, node.node, *at, status);
+            }
+        }
+        self.heal.members_mut().strangers(view.strangers.iter().copied());
+        self.heal.members_mut().past(view.past.iter().copied());
+        (now >= self.ask_at).then(|| self.ask(now, view))
     }
 
     fn ask(&mut self, now: Instant, view: &View) -> Step {

@@ -3,7 +3,7 @@
 //!
 //! A world carries its outputs out: it asks the registry, calls the gateway on the same machine ([`carry_out`]), tells
 //! frontends what there is to offer, and answers commands. Nothing here blocks; a registry that does not answer delays
-//! what needs it, and no more.
+//! what needs it, and no more: who only looks is answered by what it said last.
 //!
 //! Invariants:
 //! - Every step is noted in the registry before nodes and clients see it, and the registry alone says how far a change
@@ -38,7 +38,9 @@ mod resize;
 mod stop;
 
 pub use call::{Call, View, VolumeView, carry_out};
-pub use command::{Command, Done, LeadPlace, NewVolume, NodeChange, NotExchanged, Refusal, VssdProblem};
+pub use command::{
+    Command, Done, LeadPlace, NewVolume, NodeChange, NotExchanged, Refusal, RegistryAway, VssdProblem,
+};
 pub use leadership::{Role, Shared};
 pub use records::RegistryCall;
 
@@ -127,6 +129,13 @@ enum Work {
     Stop(Stop),
 }
 
+/// What the operator knows beside the [`Sight`] of a job.
+struct Beside<'a> {
+    healing: Option<&'a Healing>,
+    waits_for: &'a [Part],
+    away: Option<Box<RegistryAway>>,
+}
+
 #[derive(Debug)]
 struct Job {
     /// The command that waits for it.
@@ -153,7 +162,12 @@ impl Work {
 
     /// True for what only a gateway that serves may do.
     fn changes(&self) -> bool {
-        !matches!(self, Self::Records | Self::Nodes(_) | Self::Stop(_))
+        !self.looks() && !matches!(self, Self::Stop(_))
+    }
+
+    /// True for what changes nothing, and is answered by what is known while the registry does not answer.
+    fn looks(&self) -> bool {
+        matches!(self, Self::Records | Self::Nodes(_))
     }
 
     /// True for what goes on one after the other.
@@ -228,7 +242,7 @@ impl Work {
         )
     }
 
-    fn advance(&mut self, sight: &Sight, healing: Option<&Healing>, waits_for: &[Part]) -> Step {
+    fn advance(&mut self, sight: &Sight, beside: &Beside) -> Step {
         match self {
             Self::Create(create) => create.advance(sight),
             Self::Resize(resize) => resize.advance(sight),
@@ -238,11 +252,12 @@ impl Work {
             Self::ChangeNodes(nodes) => nodes.advance(sight),
             Self::Records => Step::Finish(Ok(Done::Records {
                 records: Box::new(sight.records.clone()),
+                away: beside.away.clone(),
                 serves: sight.leadership.is_some_and(Leading::leads_rack),
-                absent: healing.map_or(Vec::new(), Healing::absent),
-                gone: healing.map_or(Vec::new(), Healing::gone),
-                without_room: healing.map_or(Vec::new(), Healing::without_room),
-                waits_for: waits_for.to_vec(),
+                absent: beside.healing.map_or(Vec::new(), Healing::absent),
+                gone: beside.healing.map_or(Vec::new(), Healing::gone),
+                without_room: beside.healing.map_or(Vec::new(), Healing::without_room),
+                waits_for: beside.waits_for.to_vec(),
             })),
             Self::Nodes(census) => match census.ask(sight) {
                 Ok(nodes) => Step::Finish(Ok(Done::Nodes(nodes))),
@@ -329,7 +344,19 @@ impl Operator {
             self.out.push_back(Output::Gateway(Call::Close));
         }
         self.records.refresh();
-        self.waiting.push_back((id, command));
+        let work = Work::new(command.clone(), &self.config);
+        match work.looks() && self.records.stale().is_some() {
+            true => self.begin(id, work),
+            false => self.waiting.push_back((id, command)),
+        }
+    }
+
+    fn begin(&mut self, id: u64, work: Work) {
+        self.jobs.push(Job {
+            command: Some(id),
+            work,
+            begun: false,
+        });
     }
 
     /// Begins commands whose turn it is.
@@ -347,12 +374,7 @@ impl Operator {
                 continue;
             }
             busy |= work.takes_turns();
-            let command = Some(id);
-            self.jobs.push(Job {
-                command,
-                work,
-                begun: false,
-            });
+            self.begin(id, work);
         }
         self.waiting = later;
     }
@@ -382,14 +404,13 @@ impl Operator {
         // What has not begun is answered, too.
         for (id, command) in core::mem::take(&mut self.waiting) {
             let work = Work::new(command, &self.config);
-            let command = Some(id);
-            self.jobs.push(Job {
-                command,
-                work,
-                begun: false,
-            });
+            self.begin(id, work);
         }
+        let is_known = self.records.stale().is_some();
         for at in 0..self.jobs.len() {
+            if is_known && self.jobs[at].work.looks() {
+                continue;
+            }
             if let Some(id) = self.jobs[at].command.take() {
                 let answer = match &self.jobs[at].work {
                     Work::Stop(stop) => Ok(stop.done()),
@@ -398,7 +419,8 @@ impl Operator {
                 self.reply(id, answer);
             }
         }
-        self.jobs.retain(|job| job.work.changes());
+        self.jobs
+            .retain(|job| job.work.changes() || job.command.is_some());
     }
 
     /// Goes on as far as it can without another answer.
@@ -406,6 +428,7 @@ impl Operator {
         self.records.load();
         self.tell_failure();
         while self.records.settled().is_some() && self.turn(now) {}
+        self.look_back(now);
         self.records.load();
         self.look();
         self.offer();
@@ -463,26 +486,71 @@ impl Operator {
                 return self.take(now, Some(at), Step::Finish(Err(refusal)));
             }
             job.begun = true;
-            let sight = Sight {
-                now,
-                records,
-                view: self.view.as_deref(),
-                is_awaited: job.command.is_some(),
-                leadership: None,
-            };
-            let step = match &mut job.work {
-                Work::Stop(stop) => stop.advance(&sight, &mut self.leadership),
-                work => {
-                    let leadership: Option<&dyn Leading> = Some(&self.leadership);
-                    let sight = Sight { leadership, ..sight };
-                    work.advance(&sight, self.healing.as_ref(), self.level.waits_for())
-                }
-            };
+            let step = self.step(now, at);
             if self.take(now, Some(at), step) {
                 return true;
             }
         }
         false
+    }
+
+    /// Next step of a job, by the stored records, or those of before while the registry does not answer.
+    fn step(&mut self, now: Instant, at: usize) -> Step {
+        let records = self.records.settled().or_else(|| self.records.stale());
+        let job = &mut self.jobs[at];
+        let sight = Sight {
+            now,
+            records: records.expect("the caller has seen them"),
+            view: self.view.as_deref(),
+            is_awaited: job.command.is_some(),
+            leadership: None,
+        };
+        match &mut job.work {
+            Work::Stop(stop) => stop.advance(&sight, &mut self.leadership),
+            work => {
+                let leadership: Option<&dyn Leading> = Some(&self.leadership);
+                let away = self.records.away();
+                let beside = Beside {
+                    healing: self.healing.as_ref(),
+                    waits_for: self.level.waits_for(),
+                    away: away.map(|(since, why)| {
+                        let (lasts, why) = (now.since(*since), why.clone());
+                        Box::new(RegistryAway { lasts, why })
+                    }),
+                };
+                work.advance(&Sight { leadership, ..sight }, &beside)
+            }
+        }
+    }
+
+    /// While the registry does not answer, what only looks goes on with what it said last.
+    fn look_back(&mut self, now: Instant) {
+        if self.records.stale().is_none() {
+            return;
+        }
+        while let Some(step) = self.watch(now)
+            && self.take(now, None, step)
+        {}
+        let mut at = 0;
+        while at < self.jobs.len() {
+            let looks = self.jobs[at].work.looks();
+            let step = looks.then(|| self.step(now, at));
+            if !step.is_some_and(|step| self.take(now, Some(at), step)) {
+                at += 1;
+            }
+        }
+    }
+
+    /// What the healing sees while it can change nothing.
+    fn watch(&mut self, now: Instant) -> Option<Step> {
+        let sight = Sight {
+            now,
+            records: self.records.stale()?,
+            view: self.view.as_deref(),
+            is_awaited: false,
+            leadership: None,
+        };
+        Some(self.healing.as_mut()?.watch(&sight))
     }
 
     /// Tells the gateway which nodes there are, if that has changed. One that stands by is told, too.
@@ -656,7 +724,7 @@ impl Operator {
     fn look(&mut self) {
         let heals = self.healing.is_some();
         let wanted = self.leadership.looks() || !self.jobs.is_empty() || heals;
-        let Some(records) = self.records.settled() else {
+        let Some(records) = self.records.settled().or_else(|| self.records.stale()) else {
             return;
         };
         if self.is_looking || self.view.is_some() || !wanted {
@@ -724,7 +792,13 @@ impl Machine for Operator {
     fn handle(&mut self, now: Instant, input: Input) {
         match input {
             Input::Command(id, command) => self.command(id, command),
-            Input::Loaded(result) => self.records.loaded(now, result),
+            Input::Loaded(result) => {
+                if result.is_ok() && self.records.away().is_some() {
+                    // What was seen meanwhile is not what the next step is about.
+                    (self.view, self.is_looking) = (None, false);
+                }
+                self.records.loaded(now, result);
+            }
             Input::Stored(result) => self.records.stored(now, result),
             Input::Seen(view) => {
                 if self.is_looking && view.number == self.looks {

@@ -34,6 +34,10 @@ enum Asked {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     known: Option<Box<Snapshot>>,
+    /// Those that were known last, for who only looks while the registry does not answer.
+    last: Option<Box<Snapshot>>,
+    /// Since when it does not answer, and why.
+    away: Option<(Instant, RegistryError)>,
     asked: Option<Asked>,
     /// Call to make at that time, after a failure.
     again: Option<(Instant, Option<u64>)>,
@@ -48,11 +52,32 @@ impl Records {
         self.known.as_deref().filter(|_| settled)
     }
 
+    /// The records that were stored when the registry answered last, while it does not.
+    pub fn stale(&self) -> Option<&Snapshot> {
+        self.away.as_ref().and(self.last.as_deref())
+    }
+
+    /// Since when the registry does not answer, and why.
+    pub fn away(&self) -> Option<&(Instant, RegistryError)> {
+        self.away.as_ref()
+    }
+
     /// Forgets what is known, so that it is loaded.
     pub fn refresh(&mut self) {
         if self.asked.is_none() && self.again.is_none() {
-            self.known = None;
+            self.forget();
         }
+    }
+
+    fn forget(&mut self) {
+        if let Some(known) = self.known.take() {
+            self.last = Some(known);
+        }
+    }
+
+    fn learn(&mut self, snapshot: Box<Snapshot>) {
+        self.known = Some(snapshot);
+        (self.last, self.away) = (None, None);
     }
 
     /// Loads if nothing is known.
@@ -102,6 +127,8 @@ impl Records {
     }
 
     fn fail(&mut self, now: Instant, error: RegistryError, doubt: Option<u64>) {
+        let since = self.away.as_ref().map_or(now, |(since, _)| *since);
+        self.away = Some((since, error.clone()));
         self.failure = Some(error);
         self.again = Some((now + RETRY_AFTER, doubt));
     }
@@ -117,11 +144,11 @@ impl Records {
                 return;
             }
         };
-        self.known = None;
+        self.forget();
         match result {
             Err(error) => self.fail(now, error, doubt),
             Ok(snapshot) if doubt == Some(snapshot.epoch) => self.ask(Asked::Fence(snapshot)),
-            Ok(snapshot) => self.known = Some(snapshot),
+            Ok(snapshot) => self.learn(snapshot),
         }
     }
 
@@ -135,11 +162,11 @@ impl Records {
                 return;
             }
         };
-        self.known = None;
+        self.forget();
         match result {
             Ok(()) => {
                 snapshot.epoch += 1;
-                self.known = Some(snapshot);
+                self.learn(snapshot);
             }
             Err(RegistryError::Conflict) => self.ask(Asked::Load),
             Err(error @ RegistryError::Refused(_)) if !fenced => self.fail(now, error, None),
@@ -234,5 +261,31 @@ mod tests {
         assert!(matches!(records.poll(), Some(RegistryCall::Load)));
         records.loaded(at, Ok(Box::default()));
         assert!(records.settled().is_none(), "the store is still in doubt");
+    }
+
+    #[test]
+    fn what_a_registry_said_last_is_there_while_it_is_away_and_no_longer() {
+        let mut records = settled();
+        let stored = change(&mut records);
+        records.stored(Instant::ZERO, Ok(()));
+        assert_eq!(records.stale(), None, "it answers");
+        records.refresh();
+        records.load();
+        records.poll();
+        let at = Instant::ZERO + Duration::from_secs(5);
+        records.loaded(at, Err(unknown()));
+        assert_eq!(
+            records.stale().map(|known| known.next_vssd),
+            Some(stored.next_vssd)
+        );
+        records.tick(records.deadline().unwrap());
+        records.poll();
+        let later = at + Duration::from_secs(1);
+        records.loaded(later, Err(unknown()));
+        assert_eq!(records.away(), Some(&(at, unknown())), "since the first failure");
+        records.tick(records.deadline().unwrap());
+        records.poll();
+        records.loaded(later, Ok(Box::default()));
+        assert!(records.stale().is_none() && records.away().is_none());
     }
 }

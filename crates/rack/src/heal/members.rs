@@ -221,7 +221,7 @@ impl Members {
     }
 
     /// Judges every member.
-    pub(super) fn look(&mut self, now: Instant, records: &Snapshot) {
+    pub fn look(&mut self, now: Instant, records: &Snapshot) {
         let mut lost = BTreeMap::new();
         for (.., set) in records.made_sets() {
             let causes: Vec<(VssdId, NodeId, Option<Cause>)> = set
