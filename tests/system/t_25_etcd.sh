@@ -31,6 +31,25 @@ gateway() {
         --nbd "127.0.0.1:$(( port_base + 40 + $1 ))" --control "$(control "$1" | cut -c8-)"
 }
 state() { jq -r '.volumes[0].state' "$work/gateway$1.json"; }
+# looks AT NUMBER: who only looks is answered soon by gateway AT, and told whether the registry answers (1 or 0).
+looks() {
+    local began=$SECONDS
+    rack "$1" volume list >"$work/list" 2>"$work/warning" || fail "volumes cannot be listed: $(cat "$work/warning")"
+    grep -q third "$work/list" || fail "a volume is not listed: $(cat "$work/list")"
+    rack "$1" node show 1 >/dev/null 2>&1 && rack "$1" volume show third >/dev/null 2>&1 || fail "a volume or node cannot be shown"
+    rack "$1" top --count 1 --interval 0.1 >/dev/null || fail "top does not show the rack"
+    rack "$1" status --json >"$work/status" || fail "status says nothing"
+    curl -sf "$(control "$1")/metrics" | grep -qx "switchyard_registry_up{} $2.0" || fail "metrics do not tell of the registry"
+    [[ $(jq '.nodes | map(select(.answers)) | length' "$work/status") == 3 ]] || fail "status does not show the nodes"
+    [[ $(curl -s "$(control "$1")/healthz") == ok && $(curl -s "$(control "$1")/readyz") == ok ]] || fail "a gateway that serves is not ready"
+    (( SECONDS - began <= 10 )) || fail "six looks took $(( SECONDS - began )) s"
+    if (( $2 == 0 )); then
+        grep -q "nothing in the rack can be changed" "$work/warning" || fail "nothing warns that the list is of before"
+        jq -e '.registry.why' "$work/status" >/dev/null || fail "status does not say why the registry is away"
+    else
+        [[ ! -s $work/warning ]] || fail "there is a warning: $(cat "$work/warning")"
+    fi
+}
 rack() { local at=$1; shift; "$SWITCHYARD" "$@" --control "$(control "$at")"; }
 # serving VOLUME: the gateway that serves a volume, by its clients' port.
 serving() {
@@ -80,18 +99,23 @@ at_end "kill -9 $load 2>/dev/null"
 echo "· one member is killed: commands go on"
 kill_part etcd1
 eventually 10 rack 1 volume create third --size 8MiB
+looks 1 1
 echo "· a second one stands still: commands fail with a clear word, I/O goes on"
 kill -STOP "${pids[etcd2]}"
 before=$SECONDS
 expect_code 1 rack 1 volume create fourth --size 8MiB
 expect_text "the registry cannot be read or written"
 (( SECONDS - before <= 30 )) || fail "the refusal took $(( SECONDS - before )) s"
+looks 1 0
+looks 2 0
 echo "· it is killed"
 kill -CONT "${pids[etcd2]}"
 kill_part etcd2
 sleep 3
 expect_code 1 rack 1 volume create fifth --size 8MiB
 expect_text "the registry cannot be read or written"
+looks 1 0
+looks 2 0
 kill -0 "$load" 2>/dev/null || { cat "$work/fio" >&2; fail "the load ended"; }
 timeout 20 nbdcopy "nbd://127.0.0.1:$(( port_base + 40 + $(serving third) ))/third" null: || fail "a client cannot read while the registry is away"
 (( $(rack 1 events --json | grep -c member-expelled) == 0 )) || fail "a copy was lost while the registry was away"
@@ -103,6 +127,7 @@ member 2
 eventually 30 rack 1 volume create sixth --size 8MiB
 eventually 10 rack 1 volume show sixth
 eventually 10 serving sixth
+looks 1 1
 [[ $(rack "$(serving sixth)" volume show sixth --json | jq -r .state) == ready ]] || fail "the new volume is not ready"
 kill -0 "$load" 2>/dev/null || { cat "$work/fio" >&2; fail "the load ended"; }
 kill -INT "$load"

@@ -837,11 +837,8 @@ fn while_the_registry_is_away_nothing_changes_and_everybody_can_look() {
     assert!(matches!(answer, Some(Err(Refusal::Registry(_)))), "{answer:?}");
     let told = |answer: Option<Result<Done, Refusal>>| match answer {
         Some(Ok(Done::Records {
-            records,
-            away,
-            absent,
-            ..
-        })) => (records, away, absent),
+            records, away, ills, ..
+        })) => (records, away, ills.absent),
         other => panic!("{other:?}"),
     };
     let (records, away, absent) = told(rack.command(3, Command::Records));

@@ -94,6 +94,17 @@ impl CatchUp {
         self.peers.fill_with(Progress::default);
     }
 
+    /// Of so many pages those that are as the peers have them: the mean over the peers.
+    pub(crate) fn pages_done(&self, pages: u32) -> u32 {
+        let done = self
+            .peers
+            .iter()
+            .map(|progress| u64::from(progress.next.min(pages)));
+        done.sum::<u64>()
+            .checked_div(self.peers.len() as u64)
+            .unwrap_or(0) as u32
+    }
+
     /// The next thing to ask; pages are left to [`next_pull`](CatchUp::next_pull) if they can `wait`.
     pub(crate) fn poll(&mut self, wait: bool) -> Option<Ask> {
         let ask = self.asks.pop_front();

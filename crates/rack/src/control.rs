@@ -415,6 +415,9 @@ pub struct NodeStatus {
     /// Pages given to members that join, or taken as one.
     #[serde(default)]
     pub copied_pages: u64,
+    /// Some of the vSSDs here that take copies of what other members have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copying: Vec<Copying>,
     /// The lowest share of free blocks of any vSSD here.
     pub free_ratio_min: f64,
     /// Mean erases of a block of the vSSDs here: their wear.
@@ -444,6 +447,30 @@ impl NodeStatus {
             0 => self.channels,
             channels => channels,
         }
+    }
+}
+
+/// How far a vSSD is that takes a copy of what other members of its set have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copying {
+    /// Its number.
+    pub vssd: u32,
+    /// Pages of which it has what the others have.
+    pub pages_done: u32,
+    /// All its pages.
+    pub pages: u32,
+    /// Milliseconds since it began.
+    pub ms: u64,
+}
+
+impl Copying {
+    /// Seconds until all is done, if it goes on as until now; `None` while that cannot be told.
+    pub fn seconds_left(&self) -> Option<u64> {
+        let (done, left) = (
+            u64::from(self.pages_done),
+            u64::from(self.pages - self.pages_done.min(self.pages)),
+        );
+        (self.ms * left).checked_div(done * 1000)
     }
 }
 

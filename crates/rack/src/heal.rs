@@ -57,6 +57,8 @@ pub struct Heal {
     degraded: BTreeMap<(u32, usize), Instant>,
     /// Those of them for which no node has room that answers, as told.
     without_room: BTreeSet<(u32, usize)>,
+    /// Those of them whose expelled members may still come back, and until when that is waited for.
+    awaited: BTreeMap<(u32, usize), Instant>,
     /// vSSDs that join, since when.
     joining: BTreeMap<u32, Instant>,
     /// What is to be deleted: since when that is known, and the first answer of its node since.
@@ -77,6 +79,7 @@ impl Heal {
             members: Members::new(now, rules),
             degraded: BTreeMap::new(),
             without_room: BTreeSet::new(),
+            awaited: BTreeMap::new(),
             joining: BTreeMap::new(),
             left: BTreeMap::new(),
             drained: BTreeSet::new(),
@@ -105,6 +108,18 @@ impl Heal {
     pub fn without_room(&self) -> impl Iterator<Item = VolumeId> {
         let volumes: BTreeSet<u32> = self.without_room.iter().map(|(volume, _)| *volume).collect();
         volumes.into_iter().map(VolumeId)
+    }
+
+    /// Volumes of which a set lacks a copy that is made on another node at that time, unless the one that had it comes back.
+    pub fn awaited(&self) -> impl Iterator<Item = (VolumeId, Instant)> {
+        let mut volumes: BTreeMap<u32, Instant> = BTreeMap::new();
+        for ((volume, _), until) in &self.awaited {
+            let first = volumes.entry(*volume).or_insert(*until);
+            *first = (*first).min(*until);
+        }
+        volumes
+            .into_iter()
+            .map(|(volume, until)| (VolumeId(volume), until))
     }
 
     /// When a member was found lost that is expelled as soon as one that stays answers what it is asked from then on: the nodes should be
@@ -362,6 +377,7 @@ impl Heal {
         let lacking: Vec<(u32, usize)> = lacking.map(|(volume, index, _)| (volume.0, index)).collect();
         self.degraded.retain(|at, _| lacking.contains(at));
         self.without_room.retain(|at| lacking.contains(at));
+        self.awaited.clear();
         let heals = |(_, _, set): &(VolumeId, usize, &SetRecord)| set.joining.is_some_and(|j| j.heals());
         let mut joins = next.made_sets().filter(heals).count();
         let hope = self.members.are_some_on_trial(now);
@@ -388,6 +404,10 @@ impl Heal {
                 Some((next.next_vssd, node))
             });
             let Some((vssd, node)) = place else {
+                if !is_late {
+                    let until = since + self.members.rules.rebuild_after;
+                    self.awaited.insert((volume, index), until);
+                }
                 if is_late && !hope && self.without_room.insert((volume, index)) {
                     let volume = VolumeId(volume);
                     self.told.push(Kind::CopyWithoutRoom { volume });

@@ -134,6 +134,11 @@ impl Replica {
         self.missed
     }
 
+    /// Of so many pages those that it has as its peers have them, and since when it joins them, until it serves.
+    pub fn copying(&self, pages: u32) -> Option<(u32, Instant)> {
+        (!self.serving).then(|| (self.catch_up.pages_done(pages), self.greets_since))
+    }
+
     /// The membership epoch, 0 while it is not known.
     pub fn epoch(&self) -> u32 {
         self.epoch.unwrap_or(0)

@@ -242,7 +242,7 @@ pub fn await_volumes(
     let give_up = Instant::now() + NODES_LATE_AFTER;
     let mut still = Instant::now() + STILL_EVERY;
     loop {
-        let volumes = part.volumes()?;
+        let volumes = part.volumes()?.what;
         let opening: Vec<_> = volumes
             .iter()
             .filter(|volume| volume.state == "opening")

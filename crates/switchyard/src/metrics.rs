@@ -176,6 +176,11 @@ pub fn text(part: &Part) -> Result<String, Refusal> {
     if let Some(rack) = &status.rack {
         rack_series(&mut page, rack);
     }
+    if status.gateway.is_some() {
+        let help = "1 if the registry answers; while it does not, nothing is changed, and volumes and nodes are as of before";
+        let answers = f64::from(u8::from(status.registry.is_none()));
+        page.level("registry_up", help, &Vec::new(), answers);
+    }
     for tor in &status.tors {
         let labels = vec![("tor", tor.addr.clone())];
         page.level(
@@ -373,6 +378,16 @@ fn volume_series(page: &mut Page, part: &Part, volume: &api::Volume) -> Result<(
         let labels = vec![("volume", volume.name.clone()), ("gateway", lead.gateway.clone())];
         let help = "1 for the gateway that leads the volume, as the registry has it";
         page.level("volume_lead", help, &labels, 1.0);
+    }
+    for copy in volume.sets.iter().flat_map(|set| &set.copying) {
+        let labels = vec![
+            ("volume", volume.name.clone()),
+            ("node", copy.node.to_string()),
+            ("vssd", copy.vssd.to_string()),
+        ];
+        let help = "Share of the pages that a copy which is being made has";
+        let ratio = f64::from(copy.pages_done) / f64::from(copy.pages.max(1));
+        page.level("volume_copy_done_ratio", help, &labels, ratio);
     }
     let id = base::VolumeId(volume.id);
     let Some(latency) = part.gateway(move |gateway, _| gateway.latency(id).cloned())? else {

@@ -3,7 +3,7 @@
 use crate::control::api::{Drain, Node, Rack, Status, Tor};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
-use crate::events::time;
+use crate::events::time::{self, duration};
 use crate::volume;
 use clap::Args;
 use rack::level::Software;
@@ -37,6 +37,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
             format!(", in {}", status.dir)
         }
     );
+    print!("{}", registry(&status));
     println!();
     volume::list(&status.volumes, false)?;
     for problem in status.volumes.iter().filter_map(|volume| volume.problem.as_ref()) {
@@ -54,15 +55,10 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `3 d 4 h`, `5 min 6 s`.
-fn duration(seconds: f64) -> String {
-    let whole = seconds as u64;
-    match whole {
-        0..60 => format!("{whole} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        3600..86_400 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
-        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
-    }
+/// A line about the registry, if it does not answer.
+pub fn registry(status: &Status) -> String {
+    let away = status.registry.as_ref();
+    away.map_or(String::new(), |away| format!("registry: {away}\n"))
 }
 
 /// The table of nodes.
@@ -236,14 +232,6 @@ mod tests {
     use super::*;
     use crate::control::api::Program;
     use rack::level::Levels;
-
-    #[test]
-    fn durations_have_two_units() {
-        assert_eq!(duration(5.9), "5 s");
-        assert_eq!(duration(66.0), "1 min 6 s");
-        assert_eq!(duration(3_660.0), "1 h 1 min");
-        assert_eq!(duration(90_000.0), "1 d 1 h");
-    }
 
     #[test]
     fn each_of_two_tors_has_its_line() {

@@ -155,6 +155,7 @@ fn table(status: &Status, rates: &Rates) -> String {
         "flash    {:>9.0} programs/s for clients  {:>7.0} by collection  {:>6.0} erases/s\n\n",
         rates.user_programs_s, rates.gc_programs_s, rates.erases_s
     );
+    text += &status::registry(status);
     text += &volumes(&status.volumes);
     text += "\n";
     text += &status::nodes(&status.nodes);

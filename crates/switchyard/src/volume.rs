@@ -3,6 +3,7 @@
 use crate::control::api::{Create, Exchange, Patch, Volume};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
+use crate::events::time::duration;
 use crate::failure::Failure;
 use crate::size::Size;
 use anyhow::bail;
@@ -259,6 +260,15 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
                 0 => String::new(),
                 lacks => format!("; degraded, lacks {lacks}"),
             }
+        );
+    }
+    for copy in volume.sets.iter().flat_map(|set| &set.copying) {
+        let left = copy.seconds_left.map_or(String::new(), |left| {
+            format!(", about {} left", duration(left as f64))
+        });
+        println!(
+            "being made  node {} vSSD {}: {} of {} pages{left}",
+            copy.node, copy.vssd, copy.pages_done, copy.pages
         );
     }
     for latency in volume.latency.iter().filter(|latency| latency.count > 0) {

@@ -29,7 +29,7 @@ use flash::{Vssd, VssdError};
 use rack::bucket::Bucket;
 use rack::cache::{Cached, Store, lpn_of};
 use rack::compare::{self, Content};
-use rack::control::Config;
+use rack::control::{Config, Copying};
 use rack::dedup::{Admit, Dedup};
 use rack::gc::{Action, Agent, Coordination};
 use rack::lease::Leases;
@@ -161,6 +161,18 @@ impl Unit {
     /// True when clients may be served.
     pub fn is_serving(&self) -> bool {
         self.replica.is_serving()
+    }
+
+    /// How far it is with taking a copy of what its peers have, while it does not serve.
+    pub fn copying(&self, now: Instant) -> Option<Copying> {
+        let pages = self.flash().logical_pages();
+        let (pages_done, since) = self.replica.copying(pages)?;
+        Some(Copying {
+            vssd: self.identity.vssd.0,
+            pages_done,
+            pages,
+            ms: now.since(since).as_millis() as u64,
+        })
     }
 
     /// True when garbage is being collected.

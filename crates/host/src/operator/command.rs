@@ -106,6 +106,19 @@ pub struct NewVolume {
     pub nodes_within: Duration,
 }
 
+/// What is wrong with sets, as far as a gateway knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ills {
+    /// Members that do not serve.
+    pub absent: Vec<VssdId>,
+    /// Those of them of which nothing is on their nodes, and why.
+    pub gone: Vec<(VssdId, Code)>,
+    /// Volumes of which a set lacks a copy that no node has room for that answers.
+    pub without_room: Vec<VolumeId>,
+    /// Volumes of which a set lacks a copy that is made on another node after so long, unless the one that had it comes back.
+    pub awaited: Vec<(VolumeId, Duration)>,
+}
+
 /// A registry that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistryAway {
@@ -132,12 +145,8 @@ pub enum Done {
         away: Option<Box<RegistryAway>>,
         /// This gateway serves.
         serves: bool,
-        /// Members of sets that do not serve, as far as this gateway knows.
-        absent: Vec<VssdId>,
-        /// Those of them of which nothing is on their nodes, and why.
-        gone: Vec<(VssdId, Code)>,
-        /// Volumes of which a set lacks a copy that no node has room for that answers.
-        without_room: Vec<VolumeId>,
+        /// What is wrong with the sets in them.
+        ills: Box<Ills>,
         /// Parts for which the rack's next level waits, as far as this gateway knows.
         waits_for: Vec<Part>,
     },

@@ -2,14 +2,14 @@
 //! hands them on.
 
 use super::call::{Call, View, VolumeView};
+use super::command::Ills;
 use super::job::{LATER, Sight, Step};
 use base::event::Kind;
-use base::{Duration, Instant, VolumeId, VssdId};
+use base::{Duration, Instant, VolumeId};
 use rack::charge::Charge;
 use rack::exchange::ChangeState;
 use rack::heal::{Heal, Rules};
 use rack::registry::{Snapshot, VolumeRecord};
-use wire::rack::Code;
 
 /// vSSDs that are nobody's are asked to be deleted this often.
 const DISCARD_EVERY: Duration = Duration::from_secs(5);
@@ -49,19 +49,18 @@ impl Healing {
         self.heal.poll_told()
     }
 
-    /// Members of sets that do not serve.
-    pub fn absent(&self) -> Vec<VssdId> {
-        self.heal.members().absent().collect()
-    }
-
-    /// Members of which nothing is on their nodes, and why.
-    pub fn gone(&self) -> Vec<(VssdId, Code)> {
-        self.heal.members().gone().collect()
-    }
-
-    /// Volumes of which a set lacks a copy that no node has room for.
-    pub fn without_room(&self) -> Vec<VolumeId> {
-        self.heal.without_room().collect()
+    /// What is wrong with sets.
+    pub fn ills(&self, now: Instant) -> Ills {
+        let heal = &self.heal;
+        Ills {
+            absent: heal.members().absent().collect(),
+            gone: heal.members().gone().collect(),
+            without_room: heal.without_room().collect(),
+            awaited: heal
+                .awaited()
+                .map(|(volume, until)| (volume, until.since(now)))
+                .collect(),
+        }
     }
 
     /// Next step.

@@ -39,7 +39,7 @@ mod stop;
 
 pub use call::{Call, View, VolumeView, carry_out};
 pub use command::{
-    Command, Done, LeadPlace, NewVolume, NodeChange, NotExchanged, Refusal, RegistryAway, VssdProblem,
+    Command, Done, Ills, LeadPlace, NewVolume, NodeChange, NotExchanged, Refusal, RegistryAway, VssdProblem,
 };
 pub use leadership::{Role, Shared};
 pub use records::RegistryCall;
@@ -254,9 +254,11 @@ impl Work {
                 records: Box::new(sight.records.clone()),
                 away: beside.away.clone(),
                 serves: sight.leadership.is_some_and(Leading::leads_rack),
-                absent: beside.healing.map_or(Vec::new(), Healing::absent),
-                gone: beside.healing.map_or(Vec::new(), Healing::gone),
-                without_room: beside.healing.map_or(Vec::new(), Healing::without_room),
+                ills: Box::new(
+                    beside
+                        .healing
+                        .map_or_else(Ills::default, |healing| healing.ills(sight.now)),
+                ),
                 waits_for: beside.waits_for.to_vec(),
             })),
             Self::Nodes(census) => match census.ask(sight) {
@@ -425,11 +427,11 @@ impl Operator {
 
     /// Goes on as far as it can without another answer.
     fn go_on(&mut self, now: Instant) {
-        self.records.load();
+        self.records.load(now);
         self.tell_failure();
         while self.records.settled().is_some() && self.turn(now) {}
         self.look_back(now);
-        self.records.load();
+        self.records.load(now);
         self.look();
         self.offer();
         while let Some(call) = self.records.poll() {
@@ -653,7 +655,7 @@ impl Operator {
                 self.view = None;
                 snapshot.identify(self.config.nonce);
                 self.leadership.name_new(&mut snapshot);
-                self.records.store(*snapshot);
+                self.records.store(now, *snapshot);
             }
             Step::Call(call) => {
                 self.view = None;

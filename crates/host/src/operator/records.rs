@@ -4,12 +4,15 @@
 //! whose outcome is unknown may still happen later; so the operator loads, and if the old epoch is still there it stores
 //! the old records again, under a new epoch. From then on the late store conflicts.
 
-use base::{Duration, Instant};
+use base::{Duration, Instant, time::earliest};
 use rack::registry::{RegistryError, Snapshot};
 use std::collections::VecDeque;
 
 /// A registry that failed is asked again after this.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+
+/// Who only looks does not wait longer for its answer.
+const SLOW_AFTER: Duration = Duration::from_millis(500);
 
 /// A call of the registry.
 #[derive(Clone, Debug)]
@@ -39,6 +42,8 @@ pub(super) struct Records {
     /// Since when it does not answer, and why.
     away: Option<(Instant, RegistryError)>,
     asked: Option<Asked>,
+    /// When that was asked.
+    asked_at: Instant,
     /// Call to make at that time, after a failure.
     again: Option<(Instant, Option<u64>)>,
     failure: Option<RegistryError>,
@@ -54,7 +59,8 @@ impl Records {
 
     /// The records that were stored when the registry answered last, while it does not.
     pub fn stale(&self) -> Option<&Snapshot> {
-        self.away.as_ref().and(self.last.as_deref())
+        let last = self.last.as_deref().or(self.known.as_deref());
+        self.away.as_ref().and(last)
     }
 
     /// Since when the registry does not answer, and why.
@@ -81,19 +87,19 @@ impl Records {
     }
 
     /// Loads if nothing is known.
-    pub fn load(&mut self) {
+    pub fn load(&mut self, now: Instant) {
         if self.known.is_none() && self.asked.is_none() && self.again.is_none() {
-            self.ask(Asked::Load);
+            self.ask(now, Asked::Load);
         }
     }
 
     /// Stores new records in the place of the settled ones.
-    pub fn store(&mut self, snapshot: Snapshot) {
+    pub fn store(&mut self, now: Instant, snapshot: Snapshot) {
         assert!(
             self.settled().is_some(),
             "one change at a time, of what is stored"
         );
-        self.ask(Asked::Store(Box::new(snapshot)));
+        self.ask(now, Asked::Store(Box::new(snapshot)));
     }
 
     /// Why the registry could not be used, once.
@@ -108,17 +114,24 @@ impl Records {
 
     /// When to [`tick`](Records::tick).
     pub fn deadline(&self) -> Option<Instant> {
-        self.again.map(|(at, _)| at)
+        let is_awaited = self.asked.is_some() && self.away.is_none();
+        let slow = is_awaited.then(|| self.asked_at + SLOW_AFTER);
+        earliest(self.again.map(|(at, _)| at), slow)
     }
 
-    /// Asks a registry again that failed.
+    /// Asks a registry again that failed, and takes note of one that is slow to answer.
     pub fn tick(&mut self, now: Instant) {
+        if self.asked.is_some() && self.away.is_none() && now >= self.asked_at + SLOW_AFTER {
+            let why = "it has not answered yet: see whether it is there, and not overloaded";
+            self.away = Some((self.asked_at, RegistryError::Unavailable(why.to_owned())));
+        }
         if let Some((_, doubt)) = self.again.take_if(|(at, _)| now >= *at) {
-            self.ask(doubt.map_or(Asked::Load, Asked::Resolve));
+            self.ask(now, doubt.map_or(Asked::Load, Asked::Resolve));
         }
     }
 
-    fn ask(&mut self, asked: Asked) {
+    fn ask(&mut self, now: Instant, asked: Asked) {
+        self.asked_at = now;
         self.calls.push_back(match &asked {
             Asked::Load | Asked::Resolve(_) => RegistryCall::Load,
             Asked::Store(snapshot) | Asked::Fence(snapshot) => RegistryCall::Store(snapshot.clone()),
@@ -147,7 +160,7 @@ impl Records {
         self.forget();
         match result {
             Err(error) => self.fail(now, error, doubt),
-            Ok(snapshot) if doubt == Some(snapshot.epoch) => self.ask(Asked::Fence(snapshot)),
+            Ok(snapshot) if doubt == Some(snapshot.epoch) => self.ask(now, Asked::Fence(snapshot)),
             Ok(snapshot) => self.learn(snapshot),
         }
     }
@@ -168,10 +181,10 @@ impl Records {
                 snapshot.epoch += 1;
                 self.learn(snapshot);
             }
-            Err(RegistryError::Conflict) => self.ask(Asked::Load),
+            Err(RegistryError::Conflict) => self.ask(now, Asked::Load),
             Err(error @ RegistryError::Refused(_)) if !fenced => self.fail(now, error, None),
             Err(error) if fenced => self.fail(now, error, Some(snapshot.epoch)),
-            Err(_) => self.ask(Asked::Resolve(snapshot.epoch)),
+            Err(_) => self.ask(now, Asked::Resolve(snapshot.epoch)),
         }
     }
 }
@@ -182,7 +195,7 @@ mod tests {
 
     fn settled() -> Records {
         let mut records = Records::default();
-        records.load();
+        records.load(Instant::ZERO);
         assert!(matches!(records.poll(), Some(RegistryCall::Load)));
         records.loaded(Instant::ZERO, Ok(Box::default()));
         records
@@ -195,7 +208,7 @@ mod tests {
     fn change(records: &mut Records) -> Box<Snapshot> {
         let mut next = records.settled().unwrap().clone();
         next.next_vssd += 1;
-        records.store(next);
+        records.store(Instant::ZERO, next);
         match records.poll() {
             Some(RegistryCall::Store(snapshot)) => snapshot,
             other => panic!("{other:?}"),
@@ -254,7 +267,7 @@ mod tests {
         assert_eq!(records.take_failure(), Some(unknown()));
         assert_eq!(records.take_failure(), None);
         records.refresh();
-        records.load();
+        records.load(Instant::ZERO);
         assert!(records.poll().is_none() && records.settled().is_none());
         let at = records.deadline().unwrap();
         records.tick(at);
@@ -264,13 +277,28 @@ mod tests {
     }
 
     #[test]
+    fn a_registry_that_is_slow_is_away_for_who_only_looks() {
+        let mut records = settled();
+        records.refresh();
+        let at = Instant::ZERO + Duration::from_secs(5);
+        records.load(at);
+        assert!(records.poll().is_some() && records.away().is_none());
+        records.tick(records.deadline().unwrap());
+        assert_eq!(records.away().map(|(since, _)| *since), Some(at));
+        assert!(records.stale().is_some() && records.take_failure().is_none());
+        assert_eq!(records.deadline(), None, "there is one call at a time");
+        records.loaded(at + Duration::from_secs(9), Ok(Box::default()));
+        assert!(records.away().is_none() && records.settled().is_some());
+    }
+
+    #[test]
     fn what_a_registry_said_last_is_there_while_it_is_away_and_no_longer() {
         let mut records = settled();
         let stored = change(&mut records);
         records.stored(Instant::ZERO, Ok(()));
         assert_eq!(records.stale(), None, "it answers");
         records.refresh();
-        records.load();
+        records.load(Instant::ZERO);
         records.poll();
         let at = Instant::ZERO + Duration::from_secs(5);
         records.loaded(at, Err(unknown()));

@@ -4,6 +4,7 @@ use crate::size::Size;
 use rack::control::NodeStatus;
 use rack::level::Levels;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use uuid::Uuid;
 
 /// Everything there is to see of a running part.
@@ -30,6 +31,9 @@ pub struct Status {
     /// The ToRs as this part sees them, if it knows two, or the only one does not serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tors: Vec<Tor>,
+    /// Set while the registry does not answer: what volumes and nodes there are is as of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<RegistryAway>,
     /// The volumes.
     pub volumes: Vec<Volume>,
     /// The nodes.
@@ -93,6 +97,25 @@ pub struct TorCounters {
     pub unroutable: u64,
     pub gc_accepted: u64,
     pub gc_delayed: u64,
+}
+
+/// A registry that does not answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RegistryAway {
+    /// For so long.
+    pub seconds: f64,
+    /// Why, and what to do.
+    pub why: String,
+}
+
+impl fmt::Display for RegistryAway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "for {:.0} s nothing in the rack can be changed, and volumes and nodes are told as of before: {}",
+            self.seconds, self.why
+        )
+    }
 }
 
 /// One of two ToRs, as a part of the rack sees it.
@@ -211,8 +234,27 @@ pub struct SetPlace {
     /// Copies that lack, or do not serve.
     #[serde(default)]
     pub lacks: usize,
+    /// Copies that are on their way to what the others have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copying: Vec<Copy>,
     /// The vSSD and node of each replica, the primary first.
     pub replicas: Vec<Place>,
+}
+
+/// A copy that is on its way to what the others of its set have.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Copy {
+    /// Its vSSD.
+    pub vssd: u32,
+    /// Its node.
+    pub node: u8,
+    /// Its pages.
+    pub pages: u32,
+    /// Pages of these that it has as the others have them.
+    pub pages_done: u32,
+    /// Seconds that it needs still, if it goes on as until now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
 }
 
 /// A vSSD and its node.

@@ -1,6 +1,7 @@
 //! The commands' side of the control API.
 
 use super::api::{AddNodes, Create, Exchange, Exchanged, Node, NodePlace, Patch, Problem, Status, Volume};
+use super::server::STALE;
 use crate::failure::{Failure, told};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -9,8 +10,8 @@ use serde::de::DeserializeOwned;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
-use ureq::http::header::{LOCATION, RETRY_AFTER};
-use ureq::http::{Method, Request, StatusCode};
+use ureq::http::header::{LOCATION, RETRY_AFTER, WARNING};
+use ureq::http::{HeaderMap, Method, Request, StatusCode};
 use ureq::{Agent, Body};
 
 /// Which rack a command asks.
@@ -208,6 +209,9 @@ impl Client {
             Err(error) if is_unsent(&error) => return Ok(Answer::Absent(unreachable(base, error))),
             Err(error) => return Err(unreachable(base, error)),
         };
+        if let Some(warning) = stale(response.headers()) {
+            eprintln!("switchyard: {warning}");
+        }
         let status = response.status();
         let location = response.headers().get(LOCATION);
         let location = location.and_then(|way| way.to_str().ok()).map(str::to_owned);
@@ -263,6 +267,12 @@ fn is_local(url: &str) -> bool {
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
     let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// Why the response is of before.
+fn stale(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(WARNING)?.to_str().ok()?.strip_prefix(STALE)?;
+    Some(text.trim().trim_matches('"'))
 }
 
 fn is_unsent(error: &ureq::Error) -> bool {

@@ -17,6 +17,10 @@
 //! | `PUT /v1/nodes/{id}/replacement` with [`api::NodePlace`] | list of [`api::Node`] |
 //! | `PUT`, `DELETE /v1/rebalance` | list of [`api::Node`] |
 //! | `GET /metrics` | OpenMetrics text |
+//! | `GET /healthz` | 200 while the process works, else 503 |
+//! | `GET /readyz` | 200 while it serves what it is to serve, else 503 and a reason on each line |
+//!
+//! While the registry does not answer, volumes and nodes are told as of before, with a `Warning` header of code 110.
 //!
 //! A change of what another gateway leads is answered with status 307 and the place to ask ([`lead`]).
 //!

@@ -6,7 +6,7 @@ use super::lead;
 use crate::events;
 use crate::failure::Failure;
 use crate::metrics;
-use crate::operator::{Part, Refusal};
+use crate::operator::{Part, Refusal, Told};
 use anyhow::Context;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
@@ -108,8 +108,10 @@ impl Drop for Server {
 
 type Shared = State<Arc<Part>>;
 
-const RESOURCES: &str =
-    "/v1/status, /v1/events, /v1/volumes, /v1/exchanges, /v1/nodes, /v1/rebalance, /metrics";
+/// Begins a warning that a response is stale.
+pub const STALE: &str = "110 switchyard";
+
+const RESOURCES: &str = "/v1/status, /v1/events, /v1/volumes, /v1/exchanges, /v1/nodes, /v1/rebalance, /metrics, /healthz, /readyz";
 
 fn routes(part: Arc<Part>) -> Router {
     Router::new()
@@ -127,6 +129,8 @@ fn routes(part: Arc<Part>) -> Router {
         .route("/v1/rebalance", put(rebalance).delete(stop_rebalance))
         .route("/v1/exchanges", post(exchange))
         .route("/metrics", get(scrape))
+        .route("/healthz", get(health))
+        .route("/readyz", get(ready))
         .fallback(async || {
             let error = format!("no such resource: see {RESOURCES}");
             (StatusCode::NOT_FOUND, Json(Problem { error }))
@@ -137,7 +141,7 @@ fn routes(part: Arc<Part>) -> Router {
 }
 
 async fn list(part: Shared) -> Response {
-    run(part, |part| part.volumes()).await
+    tell(part, |part| part.volumes()).await
 }
 
 async fn create(part: Shared, Json(create): Json<Create>) -> Response {
@@ -145,7 +149,7 @@ async fn create(part: Shared, Json(create): Json<Create>) -> Response {
 }
 
 async fn show(part: Shared, Path(name): Path<String>) -> Response {
-    run(part, move |part| part.volume(&name)).await
+    tell(part, move |part| part.volume(&name)).await
 }
 
 async fn patch(part: Shared, Path(name): Path<String>, Json(patch): Json<Patch>) -> Response {
@@ -161,7 +165,7 @@ async fn exchange(part: Shared, Json(exchange): Json<Exchange>) -> Response {
 }
 
 async fn nodes(part: Shared) -> Response {
-    run(part, |part| part.nodes()).await
+    tell(part, |part| part.nodes()).await
 }
 
 async fn add_nodes(part: Shared, Json(nodes): Json<AddNodes>) -> Response {
@@ -207,6 +211,48 @@ async fn scrape(State(part): Shared) -> Response {
         Ok(Err(refusal)) => answer(refusal),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
+}
+
+/// Whether the process works at all: whoever supervises it starts it again if it does not.
+async fn health(State(part): Shared) -> (StatusCode, &'static str) {
+    match part.is_running() {
+        true => (StatusCode::OK, "ok\n"),
+        false => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "a core stopped because of a bug\n",
+        ),
+    }
+}
+
+/// Whether it serves: whoever sends clients elsewhere does so while it does not.
+async fn ready(State(part): Shared) -> Response {
+    match tokio::task::spawn_blocking(move || part.unready()).await {
+        Ok(why) if why.is_empty() => "ok\n".into_response(),
+        Ok(why) => (StatusCode::SERVICE_UNAVAILABLE, why.join("\n") + "\n").into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// As [`run`]; a header warns if the registry does not answer, and what is told is as of before (RFC 7234 §5.5.1).
+async fn tell<T: serde::Serialize + Send + 'static>(
+    part: Shared,
+    work: impl FnOnce(&Part) -> Result<Told<T>, Refusal> + Send + 'static,
+) -> Response {
+    let (note, noted) = oneshot::channel();
+    let mut response = run(part, |part| {
+        let told = work(part)?;
+        let _ = note.send(told.away);
+        Ok(told.what)
+    })
+    .await;
+    if let Ok(Some(away)) = noted.await {
+        let text = away.to_string().replace(['"', '\\', '\n'], "'");
+        let warning = header::HeaderValue::from_str(&format!("{STALE} \"{text}\""));
+        response
+            .headers_mut()
+            .extend(warning.ok().map(|warning| (header::WARNING, warning)));
+    }
+    response
 }
 
 /// Runs `work` where it may wait; its result as JSON.

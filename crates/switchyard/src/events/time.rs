@@ -1,4 +1,4 @@
-//! Times of events as people write them.
+//! Times as people write them.
 
 use base::Instant;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,6 +14,17 @@ pub fn rfc3339(at: Instant) -> String {
 pub fn start(number: u32) -> String {
     let (date, time) = parts(u64::from(number));
     format!("{date} {time}")
+}
+
+/// So many seconds: `3 d 4 h`, `5 min 6 s`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match whole {
+        0..60 => format!("{whole} s"),
+        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
+        3600..86_400 => format!("{} h {} min", whole / 3600, whole % 3600 / 60),
+        _ => format!("{} d {} h", whole / 86_400, whole % 86_400 / 3600),
+    }
 }
 
 fn text(unix: Duration) -> String {
@@ -50,6 +61,14 @@ fn date(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_have_two_units() {
+        assert_eq!(duration(5.9), "5 s");
+        assert_eq!(duration(66.0), "1 min 6 s");
+        assert_eq!(duration(3_660.0), "1 h 1 min");
+        assert_eq!(duration(90_000.0), "1 d 1 h");
+    }
 
     #[test]
     fn times_are_those_of_the_calendar() {

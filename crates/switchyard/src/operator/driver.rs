@@ -1,5 +1,5 @@
-//! The thread of the operator: it carries out what the machine asks of the registry, the gateway and the frontends, and
-//! hands commands to it. Only this thread waits for the registry's file.
+//! The operator's two threads. One carries out what the machine asks of the gateway and the frontends, and hands commands to it. The
+//! other one has the registry, and alone waits for it.
 
 use super::cores::{At, Cores};
 use super::gateways::{away, others};
@@ -24,47 +24,78 @@ use uuid::Uuid;
 
 type Answer = Result<Done, Refused>;
 
-/// The running operator; dropping it ends its thread.
+/// What reaches the operator's thread.
+enum Posted {
+    /// A command, and where its answer goes.
+    Command(Command, SyncSender<Answer>),
+    /// An answer of the registry.
+    Registry(Input),
+    /// Nobody posts commands any more.
+    End,
+}
+
+/// The running operator; dropping it ends its threads.
 #[derive(Debug)]
 pub struct Driver {
-    commands: Option<Sender<(Command, SyncSender<Answer>)>>,
-    thread: Option<JoinHandle<()>>,
+    posts: Sender<Posted>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Driver {
     /// Starts the operator.
-    pub(super) fn start(world: World) -> anyhow::Result<Self> {
-        let (commands, posted) = channel();
+    pub(super) fn start(world: World, registry: Box<dyn Registry + Send>) -> anyhow::Result<Self> {
+        let (posts, posted) = channel();
+        let (calls, called) = channel();
+        let answers = posts.clone();
+        let keeper = std::thread::Builder::new().name("registry".into());
+        let keeper = keeper
+            .spawn(move || keep(registry, &called, &answers))
+            .context("no thread for the registry")?;
         let thread = std::thread::Builder::new().name("operator".into());
         let thread = thread
-            .spawn(move || drive(world, &posted))
+            .spawn(move || drive(world, &calls, &posted))
             .context("no thread for the operator")?;
         Ok(Self {
-            commands: Some(commands),
-            thread: Some(thread),
+            posts,
+            threads: vec![thread, keeper],
         })
     }
 
     /// Posts a command, and waits for its answer.
     pub fn ask(&self, command: Command) -> Result<Done, Refusal> {
         let (sender, answer) = sync_channel(1);
-        let commands = self.commands.as_ref().ok_or(Stopped)?;
-        commands.send((command, sender)).map_err(|_| Stopped)?;
+        self.posts
+            .send(Posted::Command(command, sender))
+            .map_err(|_| Stopped)?;
         Ok(answer.recv().map_err(|_| Stopped)??)
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.commands = None;
-        if let Some(thread) = self.thread.take() {
+        // It may have ended by itself.
+        let _ = self.posts.send(Posted::End);
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
+/// Carries calls of the registry out, which may take long; ends when nobody calls any more.
+fn keep(mut registry: Box<dyn Registry + Send>, called: &Receiver<RegistryCall>, answers: &Sender<Posted>) {
+    for call in called {
+        let answer = match call {
+            RegistryCall::Load => Input::Loaded(registry.load().map(Box::new)),
+            RegistryCall::Store(snapshot) => Input::Stored(registry.store(&snapshot)),
+        };
+        if answers.send(Posted::Registry(answer)).is_err() {
+            return;
+        }
+    }
+}
+
 /// Ends when nobody can post commands any more, or the gateway's core has died.
-fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
+fn drive(mut world: World, calls: &Sender<RegistryCall>, posted: &Receiver<Posted>) {
     let config = OperatorConfig {
         role: world.role,
         exchange_within: None,
@@ -76,16 +107,19 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
     let mut waiting = BTreeMap::new();
     for id in 0.. {
         while let Some(output) = operator.poll() {
-            if let Output::Reply(id, answer) = output {
-                let sender: Option<SyncSender<Answer>> = waiting.remove(&id);
-                // A client that is gone misses nothing.
-                sender.map(|sender| sender.send(answer));
-                continue;
-            }
-            match world.carry(output) {
-                Ok(Some(input)) => operator.handle(runtime::now(), input),
-                Ok(None) => {}
-                Err(Stopped) => return,
+            match output {
+                Output::Reply(id, answer) => {
+                    let sender: Option<SyncSender<Answer>> = waiting.remove(&id);
+                    // A client that is gone misses nothing.
+                    sender.map(|sender| sender.send(answer));
+                }
+                // Its thread lives as long as this one.
+                Output::Registry(call) => _ = calls.send(call),
+                output => match world.carry(output) {
+                    Ok(Some(input)) => operator.handle(runtime::now(), input),
+                    Ok(None) => {}
+                    Err(Stopped) => return,
+                },
             }
         }
         let pause = operator.deadline().map(|at| at.since(runtime::now()));
@@ -94,12 +128,16 @@ fn drive(mut world: World, posted: &Receiver<(Command, SyncSender<Answer>)>) {
             None => posted.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match posted {
-            Ok((command, sender)) => {
+            Ok(Posted::Command(command, sender)) => {
                 waiting.insert(id, sender);
                 operator.handle(runtime::now(), Input::Command(id, command));
             }
+            Ok(Posted::Registry(answer)) => {
+                world.note(&answer);
+                operator.handle(runtime::now(), answer);
+            }
             Err(RecvTimeoutError::Timeout) => operator.tick(runtime::now()),
-            Err(RecvTimeoutError::Disconnected) => return,
+            Ok(Posted::End) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
 }
@@ -109,7 +147,6 @@ pub(super) struct World {
     role: Role,
     heal: Rules,
     levels: Levels,
-    registry: Box<dyn Registry + Send>,
     cores: Cores,
     gateway: At,
     offer: Offer,
@@ -123,7 +160,6 @@ impl World {
     /// Of the gateway at this place.
     pub fn new(
         (role, heal, levels): (Role, Rules, Levels),
-        registry: Box<dyn Registry + Send>,
         (cores, gateway): (Cores, At),
         offer: Offer,
     ) -> Self {
@@ -131,7 +167,6 @@ impl World {
             role,
             heal,
             levels,
-            registry,
             cores,
             gateway,
             offer,
@@ -140,23 +175,20 @@ impl World {
         }
     }
 
+    /// Takes note of how the registry is.
+    fn note(&mut self, answer: &Input) {
+        match answer {
+            Input::Loaded(Ok(_)) => self.complaint = None,
+            Input::Stored(Err(RegistryError::Conflict)) => {
+                let why = RegistryTrouble::Conflict;
+                events::tell(Source::Operator, Kind::RegistryFailed { why });
+            }
+            _ => {}
+        }
+    }
+
     fn carry(&mut self, output: Output) -> Result<Option<Input>, Stopped> {
         Ok(match output {
-            Output::Registry(RegistryCall::Load) => {
-                let loaded = self.registry.load().map(Box::new);
-                if loaded.is_ok() {
-                    self.complaint = None;
-                }
-                Some(Input::Loaded(loaded))
-            }
-            Output::Registry(RegistryCall::Store(snapshot)) => {
-                let stored = self.registry.store(&snapshot);
-                if let Err(RegistryError::Conflict) = stored {
-                    let why = RegistryTrouble::Conflict;
-                    events::tell(Source::Operator, Kind::RegistryFailed { why });
-                }
-                Some(Input::Stored(stored))
-            }
             Output::Gateway(call) => {
                 let carry = |gateway: &mut Gateway, now| carry_out(gateway, now, call);
                 let view = self.cores.call(self.gateway, carry)?;
@@ -191,7 +223,7 @@ impl World {
                 self.complaint = Some(complaint);
                 None
             }
-            Output::Reply(..) => unreachable!("replies are sent by the loop"),
+            Output::Reply(..) | Output::Registry(_) => unreachable!("the loop sends them on"),
         })
     }
 }

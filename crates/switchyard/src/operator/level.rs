@@ -2,22 +2,17 @@
 
 use super::part::Part;
 use super::refusal::Refusal;
+use super::seen::Seen;
 use crate::control::api;
 use base::Addr;
 use host::Gateway;
-use host::operator::{Command, Done};
 use rack::level::{self, Mismatch, Part as Named, Software};
 use rack::registry::parse_addr;
 
 impl Part {
     /// The rack's level, and what its parts tell of their programs.
-    pub(super) fn rack(&self) -> Result<api::Rack, Refusal> {
-        let Done::Records {
-            records, waits_for, ..
-        } = self.ask(Command::Records)?
-        else {
-            unreachable!("the operator answers what was asked")
-        };
+    pub(super) fn rack_of(&self, seen: &Seen) -> Result<api::Rack, Refusal> {
+        let records = &*seen.records;
         let (me, mut told) = self.gateway(|gateway, _| (gateway.addr(), told(gateway)))?;
         let gateways = records.gateways.iter().filter(|_| self.is_shared());
         let gateways = gateways.filter_map(|known| {
@@ -36,7 +31,7 @@ impl Part {
         Ok(api::Rack {
             level: records.rack_level(),
             newest: level::NEWEST,
-            waits_for: waits_for.iter().map(ToString::to_string).collect(),
+            waits_for: seen.waits_for.iter().map(ToString::to_string).collect(),
             parts: told.into_iter().map(program).collect(),
         })
     }

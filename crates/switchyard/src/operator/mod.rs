@@ -12,7 +12,9 @@ mod nodes;
 mod nvme;
 mod observe;
 mod part;
+mod ready;
 mod refusal;
+mod seen;
 mod volumes;
 
 pub use cores::At;
@@ -21,3 +23,4 @@ pub use nvme::Offer;
 pub use observe::{core as core_counters, stages_of};
 pub use part::{About, Part, Pieces};
 pub use refusal::Refusal;
+pub use seen::Told;

@@ -2,6 +2,7 @@
 
 use super::part::Part;
 use super::refusal::Refusal;
+use super::seen::{Seen, Told};
 use crate::control::api;
 use base::{Addr, NodeId};
 use host::gateway::NodeAnswer;
@@ -14,30 +15,34 @@ use rack::room::{Rooms, Site};
 
 impl Part {
     /// Asks every node through the rack's network; those that do not answer in time are reported as silent.
-    pub fn nodes(&self) -> Result<Vec<api::Node>, Refusal> {
+    pub fn nodes(&self) -> Result<Told<Vec<api::Node>>, Refusal> {
+        let seen = self.look()?;
+        let what = self.nodes_of(&seen)?;
+        Ok(Told {
+            what,
+            away: seen.away,
+        })
+    }
+
+    pub(super) fn nodes_of(&self, seen: &Seen) -> Result<Vec<api::Node>, Refusal> {
         let answers = match self.ask(Command::Nodes)? {
             Done::Nodes(nodes) => nodes,
             other => unreachable!("the operator answers what was asked: {other:?}"),
         };
-        let (records, _) = self.records()?;
+        let records = &*seen.records;
         let site = |answer: &NodeAnswer| {
             let status = answer.last.clone().map(|(_, status)| status).unwrap_or_default();
             Site::new(answer.node.0, &status, records.rack, answer.last.is_some())
         };
         let rooms = Rooms::new(answers.iter().map(site));
         let answers = answers.into_iter();
-        Ok(answers.map(|answer| node(answer, &records, &rooms)).collect())
-    }
-
-    /// True while copies move until free room is even.
-    pub fn rebalances(&self) -> Result<bool, Refusal> {
-        Ok(self.records()?.0.rebalance_moves > 0)
+        Ok(answers.map(|answer| node(answer, records, &rooms)).collect())
     }
 
     /// Changes the nodes; returns them when that is noted.
     pub fn change_nodes(&self, change: NodeChange) -> Result<Vec<api::Node>, Refusal> {
         self.ask(Command::ChangeNodes(change))?;
-        self.nodes()
+        Ok(self.nodes()?.what)
     }
 
     /// Adds nodes; returns when they answer, or after a moment.

@@ -99,12 +99,14 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
     status.tors = tors(part)?;
     if part.has_gateway() {
         status.gateway = Some(part.gateway(|gateway, _| gateway_counters(gateway))?);
-        status.volumes = part.volumes()?;
-        status.nodes = part.nodes()?;
-        status.rebalancing = part.rebalances()?;
-        let rack = part.rack()?;
+        let seen = part.look()?;
+        status.volumes = part.volumes_of(&seen)?;
+        status.nodes = part.nodes_of(&seen)?;
+        status.rebalancing = seen.records.rebalance_moves > 0;
+        let rack = part.rack_of(&seen)?;
         note_refused(&mut status.tors, part.refused_tors(rack.level)?);
         status.rack = Some(rack);
+        status.registry = seen.away;
     } else {
         for id in part.local_nodes() {
             let addr = part.node(id, |node, _| node.config().addr)?.unwrap_or(Addr::NONE);

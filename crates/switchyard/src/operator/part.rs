@@ -84,11 +84,10 @@ impl Part {
                 pieces.nvme.listening(listening.first().copied());
                 let world = World::new(
                     (role, about.heal, about.levels),
-                    registry,
                     (cores.clone(), at),
                     pieces.nvme.clone(),
                 );
-                Some(Driver::start(world)?)
+                Some(Driver::start(world, registry)?)
             }
             _ => None,
         };

@@ -4,73 +4,37 @@ use super::gateways::lead_of;
 use super::observe::Quantiles;
 use super::part::Part;
 use super::refusal::Refusal;
+use super::seen::{Seen, Told};
 use crate::config;
 use crate::control::api::{self, Create};
-use base::{Duration, VolumeId, VssdId};
+use crate::events::time::duration;
+use base::{Duration, VssdId};
 use host::gateway::VolumeState;
-use host::operator::{Command, Done, NewVolume, Refusal as Refused, VssdProblem};
-use rack::registry::{Durability, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
+use host::operator::{Command, Done, Ills, NewVolume, Refusal as Refused, VssdProblem};
+use rack::control::Copying;
+use rack::registry::{Durability, ReplicaRecord, SetRecord, VolumeRecord};
 use uuid::Uuid;
-use wire::rack::Code;
-
-/// Sets of the rack lack something.
-pub(super) struct Ills {
-    /// Members that do not serve.
-    absent: Vec<VssdId>,
-    /// Those of them of which nothing is on their nodes, and why.
-    gone: Vec<(VssdId, Code)>,
-    /// Volumes of which a set lacks a copy that no node has room for that answers.
-    without_room: Vec<VolumeId>,
-}
 
 impl Part {
-    /// The registry's records, and what is wrong with the sets in them.
-    pub(super) fn records(&self) -> Result<(Box<Snapshot>, Ills), Refusal> {
-        match self.ask(Command::Records)? {
-            Done::Records {
-                records,
-                absent,
-                gone,
-                without_room,
-                ..
-            } => {
-                let ills = Ills {
-                    absent,
-                    gone,
-                    without_room,
-                };
-                Ok((records, ills))
-            }
-            other => unreachable!("the operator answers what was asked: {other:?}"),
-        }
-    }
-
     /// The rack's id.
     pub fn rack_id(&self) -> Result<Uuid, Refusal> {
-        Ok(self.records()?.0.rack)
+        Ok(self.look()?.records.rack)
     }
 
     /// True if this gateway serves the volumes.
     pub fn serves(&self) -> Result<bool, Refusal> {
-        match self.ask(Command::Records)? {
-            Done::Records { serves, .. } => Ok(serves),
-            other => unreachable!("the operator answers what was asked: {other:?}"),
-        }
+        Ok(self.look()?.serves)
     }
 
-    fn describe(
-        &self,
-        records: &Snapshot,
-        record: &VolumeRecord,
-        ills: &Ills,
-    ) -> Result<api::Volume, Refusal> {
+    fn describe(&self, seen: &Seen, record: &VolumeRecord) -> Result<api::Volume, Refusal> {
+        let records = &*seen.records;
         let id = record.volume();
         let (state, latency) =
             self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
         let (state, problem) = match state {
             _ if records.is_deleting(id) => ("deleting", None),
             Some(VolumeState::Ready) if record.ready => {
-                match (lost(record, ills), redundancy(record, ills)) {
+                match (lost(record, &seen.ills), redundancy(record, seen)) {
                     (Some(problem), _) => ("failed", Some(problem.to_string())),
                     (None, None) => ("ready", None),
                     (None, lacks) => ("degraded", lacks),
@@ -117,31 +81,36 @@ impl Part {
             .to_owned(),
             read_only: record.read_only,
             replicas: record.sets.first().map_or(0, SetRecord::wanted),
-            sets: record
-                .sets
-                .iter()
-                .map(|set| set_place(set, &ills.absent))
-                .collect(),
+            sets: record.sets.iter().map(|set| set_place(set, seen)).collect(),
             latency: latency.collect(),
         })
     }
 
     /// Every volume.
-    pub fn volumes(&self) -> Result<Vec<api::Volume>, Refusal> {
-        let (records, ills) = self.records()?;
-        let volumes = records.volumes.iter();
-        volumes
-            .map(|record| self.describe(&records, record, &ills))
-            .collect()
+    pub fn volumes(&self) -> Result<Told<Vec<api::Volume>>, Refusal> {
+        let seen = self.look()?;
+        let what = self.volumes_of(&seen)?;
+        Ok(Told {
+            what,
+            away: seen.away,
+        })
+    }
+
+    pub(super) fn volumes_of(&self, seen: &Seen) -> Result<Vec<api::Volume>, Refusal> {
+        let volumes = seen.records.volumes.iter();
+        volumes.map(|record| self.describe(seen, record)).collect()
     }
 
     /// One volume.
-    pub fn volume(&self, name: &str) -> Result<api::Volume, Refusal> {
-        let (records, ills) = self.records()?;
-        let record = records
-            .volume(name)
-            .ok_or_else(|| Refused::Unknown(name.to_owned()))?;
-        self.describe(&records, record, &ills)
+    pub fn volume(&self, name: &str) -> Result<Told<api::Volume>, Refusal> {
+        let seen = self.look()?;
+        let record = seen.records.volume(name);
+        let record = record.ok_or_else(|| Refused::Unknown(name.to_owned()))?;
+        let what = self.describe(&seen, record)?;
+        Ok(Told {
+            what,
+            away: seen.away,
+        })
     }
 
     /// Creates a volume; returns when it is ready. Enough nodes may be there only after a while.
@@ -164,7 +133,7 @@ impl Part {
             read_only: create.read_only,
             nodes_within,
         }))?;
-        self.volume(&create.name)
+        Ok(self.volume(&create.name)?.what)
     }
 
     /// Gives a volume another size, or another number of copies.
@@ -179,7 +148,7 @@ impl Part {
             let name = name.to_owned();
             self.ask(Command::Replicate { name, replicas })?;
         }
-        self.volume(name)
+        Ok(self.volume(name)?.what)
     }
 
     /// Deletes a volume and its data.
@@ -207,7 +176,6 @@ fn serving(set: &SetRecord, absent: &[VssdId]) -> usize {
         .count()
 }
 
-/// The copies that a volume lacks, and what is done about it.
 /// A set of which nothing is left on any node.
 fn lost(record: &VolumeRecord, ills: &Ills) -> Option<VssdProblem> {
     let gone = |replica: &ReplicaRecord| ills.gone.iter().find(|(vssd, _)| vssd.0 == replica.vssd);
@@ -217,14 +185,19 @@ fn lost(record: &VolumeRecord, ills: &Ills) -> Option<VssdProblem> {
     Some(VssdProblem::new(&record.name, &record.sets, *vssd, *code))
 }
 
-fn redundancy(record: &VolumeRecord, ills: &Ills) -> Option<String> {
+/// The copies that a volume lacks, and what is done about it.
+fn redundancy(record: &VolumeRecord, seen: &Seen) -> Option<String> {
+    let (ills, id) = (&seen.ills, record.volume());
     let absent = &ills.absent;
     let lacks = |set: &&SetRecord| serving(set, absent) < set.wanted() || set.expelling.is_some();
     let sets: Vec<&SetRecord> = record.sets.iter().filter(lacks).collect();
     let worst = sets.iter().min_by_key(|set| serving(set, absent))?;
     let (have, wanted) = (serving(worst, absent), worst.wanted());
     let copies = if have == 1 { "one copy" } else { "fewer copies" };
-    let name_of = |vssd: u32, node: u8| format!("vSSD {vssd} on node {node}");
+    let name_of = |vssd: u32, node: u8| match seen.copying.get(&vssd) {
+        Some(copying) => format!("vSSD {vssd} on node {node} ({})", progress(copying)),
+        None => format!("vSSD {vssd} on node {node}"),
+    };
     let joining = sets.iter().filter_map(|set| set.joining);
     let joining: Vec<String> = joining.map(|new| name_of(new.vssd, new.node)).collect();
     let silent = sets.iter().flat_map(|set| &set.replicas);
@@ -232,13 +205,18 @@ fn redundancy(record: &VolumeRecord, ills: &Ills) -> Option<String> {
     let silent: Vec<String> = silent
         .map(|replica| name_of(replica.vssd, replica.node))
         .collect();
-    let doing = match (joining.is_empty(), silent.is_empty()) {
-        (false, _) => format!("being copied: {}", joining.join(", ")),
-        (true, false) => format!("not serving: {}", silent.join(", ")),
-        (true, true) if ills.without_room.contains(&record.volume()) => {
+    let awaited = ills.awaited.iter().find(|(volume, _)| *volume == id);
+    let doing = match (joining.is_empty(), silent.is_empty(), awaited) {
+        (false, ..) => format!("being copied: {}", joining.join(", ")),
+        (true, false, _) => format!("not serving: {}", silent.join(", ")),
+        (true, true, Some((_, left))) => format!(
+            "a copy is made on another node in {} s (rebuild_after_s), unless the node that had it comes back",
+            left.as_millis().div_ceil(1000)
+        ),
+        (true, true, None) if ills.without_room.contains(&id) => {
             "no node that answers has room for a copy: add a node with `switchyard node add`, or delete volumes".to_owned()
         }
-        (true, true) => "copies are made when a node answers that has room".to_owned(),
+        (true, true, None) => "copies are made when those of other sets are done".to_owned(),
     };
     let (name, count) = (&record.name, sets.len());
     Some(format!(
@@ -247,12 +225,34 @@ fn redundancy(record: &VolumeRecord, ills: &Ills) -> Option<String> {
     ))
 }
 
-fn set_place(set: &SetRecord, absent: &[VssdId]) -> api::SetPlace {
+/// How far a copy is, for a person.
+fn progress(copying: &Copying) -> String {
+    let percent = u64::from(copying.pages_done) * 100 / u64::from(copying.pages.max(1));
+    match copying.seconds_left() {
+        Some(left) => format!("{percent} %, about {} left", duration(left as f64)),
+        None => format!("{percent} %"),
+    }
+}
+
+fn set_place(set: &SetRecord, seen: &Seen) -> api::SetPlace {
+    let members = set.replicas.iter().map(|replica| (replica.vssd, replica.node));
+    let members = members.chain(set.joining.map(|new| (new.vssd, new.node)));
+    let copying = members.filter_map(|(vssd, node)| {
+        let copying = seen.copying.get(&vssd)?;
+        Some(api::Copy {
+            vssd,
+            node,
+            pages: copying.pages,
+            pages_done: copying.pages_done,
+            seconds_left: copying.seconds_left(),
+        })
+    });
     api::SetPlace {
         pages: set.pages,
         channels: set.channels,
         rows: set.rows,
-        lacks: set.wanted().saturating_sub(serving(set, absent)),
+        lacks: set.wanted().saturating_sub(serving(set, &seen.ills.absent)),
+        copying: copying.collect(),
         replicas: set
             .replicas
             .iter()

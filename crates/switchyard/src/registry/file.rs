@@ -8,6 +8,7 @@ use super::format::{emit, parse};
 use crate::datadir::write_durably;
 use rack::registry::{Registry, RegistryError, Snapshot};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -55,7 +56,7 @@ impl FileRegistry {
     }
 
     fn replace(&self, snapshot: &Snapshot) -> Result<(), RegistryError> {
-        write_durably(&self.path, &emit(snapshot)).map_err(|error| self.fail(error))
+        write_durably(&self.path, &emit(snapshot)).map_err(|error| self.fail_io(&error))
     }
 
     /// Keeps other processes from storing until the file is closed.
@@ -63,9 +64,28 @@ impl FileRegistry {
         let path = self.path.with_extension("lock");
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(|error| self.fail(error))?;
-        file.lock().map_err(|error| self.fail(error))?;
+        let file = file.map_err(|error| self.fail_io(&error))?;
+        file.lock().map_err(|error| self.fail_io(&error))?;
         Ok(file)
+    }
+
+    fn fail_io(&self, error: &std::io::Error) -> RegistryError {
+        let dir = self.path.parent().unwrap_or(Path::new("."));
+        let dir = dir.display();
+        let remedy = match error.kind() {
+            ErrorKind::NotFound => format!(
+                "bring {dir} back, or restore the registry from a backup with `switchyard registry restore`"
+            ),
+            ErrorKind::PermissionDenied => format!("let the gateway's user read and write in {dir}"),
+            ErrorKind::ReadOnlyFilesystem => {
+                format!(
+                    "the file system of {dir} is read-only: see the kernel's log, and mount it for writing again"
+                )
+            }
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => format!("free some space in {dir}"),
+            _ => format!("see to the device of {dir}, or restore the registry elsewhere from a backup"),
+        };
+        self.fail(format!("{error}; {remedy}"))
     }
 
     fn fail(&self, why: impl std::fmt::Display) -> RegistryError {
@@ -75,7 +95,7 @@ impl FileRegistry {
 
 impl Registry for FileRegistry {
     fn load(&self) -> Result<Snapshot, RegistryError> {
-        let bytes = std::fs::read(&self.path).map_err(|error| self.fail(error))?;
+        let bytes = std::fs::read(&self.path).map_err(|error| self.fail_io(&error))?;
         parse(&bytes).map_err(|error| self.fail(error))
     }
 
@@ -147,5 +167,15 @@ mod tests {
         );
         std::fs::write(dir.path().join(FILE_NAME), b"junk\n").unwrap();
         assert!(FileRegistry::open(dir.path()).is_err());
+    }
+
+    #[test]
+    fn a_registry_that_is_gone_is_named_with_a_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = FileRegistry::open(dir.path()).unwrap();
+        std::fs::remove_file(dir.path().join(FILE_NAME)).unwrap();
+        let why = registry.load().unwrap_err().to_string();
+        let path = dir.path().display().to_string();
+        assert!(why.contains(&path) && why.contains("registry restore"), "{why}");
     }
 }
