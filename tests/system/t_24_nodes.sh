@@ -47,7 +47,16 @@ echo "· a node with copies is not removed"
 expect_code 1 rack node remove 2
 expect_text "node drain 2"
 echo "· a node is drained, and gets no new copies"
+( until [[ -e $work/drained ]]; do
+    rack volume show demo --json | jq -c '.sets[].copying // [] | .[]'
+done >"$work/copying" ) &
+watch=$!
+at_end "kill -9 $watch 2>/dev/null"
 rack node drain 2 --wait
+touch "$work/drained"
+wait "$watch" || fail "nobody tells how far copies are"
+jq -se 'length > 0 and all(.[]; .pages_done <= .pages and .node != 2)' "$work/copying" >/dev/null ||
+    fail "nobody tells how far copies are: $(head -3 "$work/copying")"
 await 0 copies_on 2
 rack volume create other --size 32MiB >/dev/null
 [[ $(copies_on 2) == 0 ]] || fail "a node that is drained has got copies"
