@@ -13,6 +13,8 @@
 //! A lease is of one inode. A directory's does not cover the files in it, as a file may be in several directories. Creating is cheap nevertheless:
 //! the numbers that a process was given for new inodes ([`Input::Numbers`]) are its own until another process asks for one of them.
 //!
+//! Where many take turns, each hand-over costs more than calls by the mount would. Processes that can use it are sent there for a while ([`Crowding`]).
+//!
 //! [`Leases::refresh`] brings the rights of a log in the digest ([`Grants`]) up to what its process holds. Permissions are for the driver: it looks
 //! when a request is granted ([`Input::Admit`]). The rules for clients and drivers are in docs/file-system-leases.md.
 
@@ -26,6 +28,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub const MOVES: u64 = 0;
 /// Inodes of a request, at most. A rename needs five: two directories, what moves, what it replaces, and [`MOVES`].
 pub const WANTS_MAX: usize = 8;
+/// Inodes that are counted hand-overs of at a time: far more than processes hand over within the time that counts.
+const CROWDS_MAX: usize = 4096;
 
 /// A process: the number of its log. A log has one process in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +50,30 @@ impl Mode {
     }
 }
 
+/// When an inode is *crowded*: processes that can make their calls by the mount are sent there, as hand-overs would cost more. While the mount
+/// alone has the lease, nothing is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Crowding {
+    /// So many hand-overs,
+    pub hands: u32,
+    /// within this time.
+    pub within: Duration,
+    /// It stays so for this time.
+    pub lasts: Duration,
+}
+
+impl Default for Crowding {
+    /// A hand-over costs as much as ten to thirty calls of the mount. So two processes that take turns with fewer calls each are better off there. What is
+    /// found out costs some hand-overs, and is worth that if it holds for a thousand times as long as one takes.
+    fn default() -> Self {
+        Self {
+            hands: 6,
+            within: Duration::from_millis(50),
+            lasts: Duration::from_secs(1),
+        }
+    }
+}
+
 /// Limits of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Options {
@@ -60,6 +88,8 @@ pub struct Options {
     pub requests_max: usize,
     /// The daemon's own client, if it has one: it always answers, however long that takes, and has no limits.
     pub own: Option<Client>,
+    /// When processes are sent to it.
+    pub crowding: Crowding,
 }
 
 impl Default for Options {
@@ -72,6 +102,7 @@ impl Default for Options {
             leases_max: 1 << 16,
             requests_max: 64,
             own: None,
+            crowding: Crowding::default(),
         }
     }
 }
@@ -92,6 +123,8 @@ pub enum Input {
         request: u64,
         /// Inodes: at most [`WANTS_MAX`], and at least one.
         wants: Vec<(u64, Mode)>,
+        /// It can make the call by the mount.
+        has_mount: bool,
     },
     /// The driver has looked at permissions: what the holder of an exclusive lease may change with it. Until then it may change nothing.
     Admit(Client, u64, Rights),
@@ -170,6 +203,15 @@ pub enum Output {
         client: Client,
         /// Its name for the request.
         request: u64,
+    },
+    /// A request is refused: this inode is crowded, and the process can make the call by the mount.
+    Crowded {
+        /// The process.
+        client: Client,
+        /// Its name for the request.
+        request: u64,
+        /// The inode.
+        inode: u64,
     },
     /// Tell the process that its log is closed. Then digest all of it and take it out of the tree, so that both roots have that; then say [`Input::Closed`].
     Close(Client, Why),
@@ -289,6 +331,15 @@ struct Waiting {
     wants: Vec<(u64, Mode)>,
 }
 
+/// How often an inode was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Crowd {
+    hands: u32,
+    since: Instant,
+    /// It is crowded until then.
+    until: Instant,
+}
+
 /// The leases of a file system.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Leases {
@@ -301,6 +352,8 @@ pub struct Leases {
     /// change what it has created until somebody else gets it.
     origins: BTreeMap<u64, Client>,
     waiting: BTreeMap<u64, Waiting>,
+    /// Inodes that were handed over of late, at most [`CROWDS_MAX`].
+    crowds: BTreeMap<u64, Crowd>,
     next_ticket: u64,
     /// How many there were.
     grants: u64,
@@ -320,6 +373,7 @@ impl Leases {
             numbers: BTreeMap::new(),
             origins: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            crowds: BTreeMap::new(),
             next_ticket: 0,
             grants: 0,
             timers: BTreeSet::new(),
@@ -441,7 +495,13 @@ impl Leases {
         process.changed.insert(inode);
     }
 
-    fn ask(&mut self, now: Instant, (client, request): (Client, u64), wants: &[(u64, Mode)]) {
+    fn ask(
+        &mut self,
+        now: Instant,
+        (client, request): (Client, u64),
+        wants: &[(u64, Mode)],
+        has_mount: bool,
+    ) {
         let mut modes = BTreeMap::new();
         for &(inode, mode) in wants {
             let wanted = modes.entry(inode).or_insert(mode);
@@ -453,6 +513,14 @@ impl Leases {
         let is_many = leases > options.leases_max || process.requests.len() >= options.requests_max;
         if !is_sound || (is_many && options.own != Some(client)) {
             self.outputs.push_back(Output::Refused { client, request });
+            return;
+        }
+        if has_mount && let Some(inode) = self.crowded(now, client, &modes) {
+            self.outputs.push_back(Output::Crowded {
+                client,
+                request,
+                inode,
+            });
             return;
         }
         let ticket = self.next_ticket;
@@ -472,6 +540,42 @@ impl Leases {
         };
         self.waiting.insert(ticket, waiting);
         self.step(now, ticket);
+    }
+
+    /// An inode that is crowded and of which a process does not have what it wants.
+    fn crowded(&self, now: Instant, client: Client, wants: &BTreeMap<u64, Mode>) -> Option<u64> {
+        let is_crowded = |inode: &u64| self.crowds.get(inode).is_some_and(|crowd| now < crowd.until);
+        let lacks = |(inode, mode): &(&u64, &Mode)| self.mode(client, **inode) < Some(**mode);
+        let crowded = wants.iter().filter(|(inode, _)| is_crowded(inode)).find(lacks);
+        crowded.map(|(inode, _)| *inode)
+    }
+
+    /// A process is asked for a lease that somebody else wants.
+    fn note_hand(&mut self, now: Instant, inode: u64) {
+        let crowding = self.options.crowding;
+        if self.options.own.is_none() || inode == MOVES {
+            return;
+        }
+        if self.crowds.len() >= CROWDS_MAX {
+            let counts = |crowd: &Crowd| now.since(crowd.since) < crowding.within || now < crowd.until;
+            self.crowds.retain(|_, crowd| counts(crowd));
+        }
+        if self.crowds.len() >= CROWDS_MAX && !self.crowds.contains_key(&inode) {
+            return;
+        }
+        let fresh = Crowd {
+            hands: 0,
+            since: now,
+            until: Instant::ZERO,
+        };
+        let crowd = self.crowds.entry(inode).or_insert(fresh);
+        if now.since(crowd.since) >= crowding.within {
+            (crowd.hands, crowd.since) = (0, now);
+        }
+        crowd.hands += 1;
+        if crowd.hands >= crowding.hands {
+            (crowd.hands, crowd.until) = (0, now + crowding.lasts);
+        }
     }
 
     /// Lets requests go on as far as they can.
@@ -596,6 +700,9 @@ impl Leases {
             inode,
             may_share,
         });
+        if self.options.own != Some(client) {
+            self.note_hand(now, inode);
+        }
     }
 
     fn want_digest(&mut self, client: Client, position: u64) {
@@ -829,7 +936,8 @@ impl Machine for Leases {
                 client,
                 request,
                 wants,
-            } if is_open(&client) => self.ask(now, (client, request), &wants),
+                has_mount,
+            } if is_open(&client) => self.ask(now, (client, request), &wants, has_mount),
             Input::Admit(client, inode, rights) if is_open(&client) => {
                 self.admit(client, inode, Some(rights))
             }

@@ -10,7 +10,7 @@ use core::ops::Range;
 use thiserror::Error as ErrorOf;
 
 /// The version of all messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a message, at most.
 pub const MESSAGE_BYTES_MAX: usize = 40 << 10;
 /// Blocks that are asked for at once, at most.
@@ -36,6 +36,8 @@ pub enum Request {
         request: u64,
         /// Inodes, and what of.
         wants: Vec<(u64, Mode)>,
+        /// It can make the call by the mount: it may be told that an inode is crowded.
+        has_mount: bool,
     },
     /// It gives a lease back.
     Give(Given),
@@ -176,6 +178,13 @@ pub enum Answer {
         /// The process's name for the request.
         request: u64,
     },
+    /// A request is refused, as many want this inode: the call is to be made by the mount.
+    Crowded {
+        /// The process's name for the request.
+        request: u64,
+        /// The inode.
+        inode: u64,
+    },
 }
 
 /// Why a log is closed.
@@ -285,7 +294,13 @@ impl Request {
                 let magic = u32::from_le_bytes([a, b, c, d]);
                 Emit::new(1).u64s(&[u64::from(magic) | u64::from(VERSION) << 32])
             }
-            Self::Ask { request, wants } => Emit::new(2).u64s(&[*request]).leases(wants),
+            Self::Ask {
+                request,
+                wants,
+                has_mount,
+            } => Emit::new(2)
+                .u64s(&[*request, u64::from(*has_mount)])
+                .leases(wants),
             Self::Give(given) => Emit::new(3).u64s(&[
                 given.inode,
                 given.position,
@@ -327,8 +342,17 @@ impl Request {
                 is_known.then_some(Self::Hello).ok_or(Malformed)
             }
             2 => {
-                let (request, wants) = (parse.u64()?, parse.leases()?);
-                parse.end(Self::Ask { request, wants })
+                let request = parse.u64()?;
+                let has_mount = match parse.u64()? {
+                    flag @ 0..=1 => flag == 1,
+                    _ => return Err(Malformed),
+                };
+                let wants = parse.leases()?;
+                parse.end(Self::Ask {
+                    request,
+                    wants,
+                    has_mount,
+                })
             }
             3 => {
                 let (inode, position, grant) = (parse.u64()?, parse.u64()?, parse.u64()?);
@@ -447,6 +471,7 @@ impl Answer {
             }
             Self::Closed(why) => Emit::new(8).u64s(&[*why as u64]),
             Self::Descriptor { request } => Emit::new(9).u64s(&[*request]),
+            Self::Crowded { request, inode } => Emit::new(10).u64s(&[*request, *inode]),
         };
         emit.0
     }
@@ -517,6 +542,10 @@ impl Answer {
                 let request = parse.u64()?;
                 parse.end(Self::Descriptor { request })
             }
+            10 => {
+                let (request, inode) = (parse.u64()?, parse.u64()?);
+                parse.end(Self::Crowded { request, inode })
+            }
             _ => Err(Malformed),
         }
     }
@@ -581,6 +610,7 @@ mod tests {
             Request::Ask {
                 request: 5,
                 wants: vec![(1, Mode::Shared), (7, Mode::Exclusive)],
+                has_mount: true,
             },
             Request::Give(given),
             Request::Shut(7),
@@ -656,6 +686,10 @@ mod tests {
             }),
             Answer::Closed(Closed::Silent),
             Answer::Descriptor { request: 9 },
+            Answer::Crowded {
+                request: 10,
+                inode: 7,
+            },
         ]
     }
 
@@ -671,7 +705,7 @@ mod tests {
             text.push_str(&hex.concat());
             text.push('\n');
         }
-        assert_eq!(text, include_str!("../tests/golden/session-v1.txt"));
+        assert_eq!(text, include_str!("../tests/golden/session-v2.txt"));
     }
 
     #[test]

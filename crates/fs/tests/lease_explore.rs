@@ -239,7 +239,7 @@ impl World {
                     process.wanted = process.wanted.max(position);
                 }
                 Output::Close(client, _) => self.process(client).is_closing = true,
-                Output::Refused { .. } | Output::Idle(_) => panic!("{output:?}"),
+                Output::Refused { .. } | Output::Crowded { .. } | Output::Idle(_) => panic!("{output:?}"),
             }
         }
     }
@@ -348,6 +348,7 @@ impl World {
             client: client(at),
             request: 0,
             wants: wants.collect(),
+            has_mount: false,
         };
         process.outbox.push_back(ask);
         process.state = State::Waiting(call);

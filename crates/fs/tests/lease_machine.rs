@@ -54,6 +54,7 @@ impl Rig {
             client,
             request: 1,
             wants,
+            has_mount: false,
         })
     }
 
@@ -331,4 +332,86 @@ fn a_holder_that_keeps_a_shared_lease_changes_nothing_more() {
     assert_eq!(granted(&rig.tell(Input::Digested(A, 100))), [B]);
     assert_eq!(rig.leases.mode(A, FILE), Some(Mode::Shared));
     assert_eq!(rig.grants(A, &mut grants), None);
+}
+
+/// A and B take turns, C is the mount's: after some turns both are sent to the mount, and after a while they may have the lease again.
+#[test]
+fn those_who_take_turns_are_sent_to_the_mount_for_a_while() {
+    let options = Options {
+        own: Some(C),
+        ..Options::default()
+    };
+    let mut rig = Rig::new(options);
+    let ask = |rig: &mut Rig, client, has_mount| {
+        let wants = EXCLUSIVE.to_vec();
+        rig.tell(Input::Ask {
+            client,
+            request: 1,
+            wants,
+            has_mount,
+        })
+    };
+    let crowded = |client| Output::Crowded {
+        client,
+        request: 1,
+        inode: FILE,
+    };
+    assert_eq!(granted(&ask(&mut rig, A, true)), [A]);
+    let (mut holder, mut other) = (A, B);
+    for turn in 1..=options.crowding.hands {
+        assert_eq!(ask(&mut rig, other, true), [], "turn {turn} waits");
+        assert_eq!(rig.pass(options.hold), [revoke(holder, false)]);
+        assert_eq!(granted(&rig.give(holder, 0, false)), [other]);
+        (holder, other) = (other, holder);
+    }
+    assert_eq!(ask(&mut rig, other, true), [crowded(other)]);
+    // Who has the lease goes on, and who cannot use the mount waits.
+    assert_eq!(granted(&ask(&mut rig, holder, true)), [holder]);
+    assert_eq!(ask(&mut rig, other, false), []);
+    assert_eq!(rig.pass(options.hold), [revoke(holder, false)]);
+    assert_eq!(granted(&rig.give(holder, 0, false)), [other]);
+    // Other files are not crowded.
+    let wants = vec![(FILE + 1, Mode::Exclusive)];
+    let client = holder;
+    let elsewhere = Input::Ask {
+        client,
+        request: 2,
+        wants,
+        has_mount: true,
+    };
+    assert_eq!(granted(&rig.tell(elsewhere)), [holder]);
+
+    // What the mount has is handed over when it is no crowd any more.
+    assert_eq!(ask(&mut rig, C, false), []);
+    assert_eq!(rig.pass(options.hold), [revoke(other, false)]);
+    assert_eq!(granted(&rig.give(other, 0, false)), [C]);
+    assert_eq!(ask(&mut rig, A, true), [crowded(A)]);
+    rig.pass(options.crowding.lasts);
+    assert_eq!(ask(&mut rig, A, true), [revoke(C, false)]);
+    assert_eq!(granted(&rig.give(C, 0, false)), [A]);
+}
+
+/// Turns that are far apart are worth their hand-over.
+#[test]
+fn turns_that_are_far_apart_make_no_crowd() {
+    let options = Options {
+        own: Some(C),
+        ..Options::default()
+    };
+    let mut rig = Rig::new(options);
+    let (mut holder, mut other) = (A, B);
+    rig.ask(holder, EXCLUSIVE);
+    for _ in 0..4 * options.crowding.hands {
+        rig.pass(options.crowding.within / 2);
+        let wants = EXCLUSIVE.to_vec();
+        let ask = Input::Ask {
+            client: other,
+            request: 1,
+            wants,
+            has_mount: true,
+        };
+        assert_eq!(rig.tell(ask), [revoke(holder, false)]);
+        assert_eq!(granted(&rig.give(holder, 0, false)), [other]);
+        (holder, other) = (other, holder);
+    }
 }

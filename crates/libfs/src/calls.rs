@@ -1,7 +1,7 @@
 //! Calls by directory and path.
 
 use crate::paths::Place;
-use crate::session::FileSystem;
+use crate::session::{FileSystem, How};
 use fs::client::{Call, Client, Failure, New, Rename, Statfs, Wanted, XattrMode};
 use fs::errno::Errno;
 use fs::inode::{Inode, TYPE_DIRECTORY, TYPE_LINK};
@@ -184,7 +184,11 @@ impl FileSystem {
     /// As of Linux.
     pub fn rename(&self, from: Place<'_>, to: Place<'_>, how: Rename) -> Done<()> {
         let plain = Cell::new(None);
-        self.0.call_moving(&plain, |calls, call| {
+        let moving = How {
+            plain: Some(&plain),
+            ..How::default()
+        };
+        self.0.call_as(moving, |calls, call| {
             let source = self.0.walk(calls, call, from, false)?;
             let target = self.0.walk(calls, call, to, false)?;
             let (number, inode) = source.found.ok_or(Errno::NoEntry)?;

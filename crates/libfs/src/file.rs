@@ -2,7 +2,7 @@
 
 use crate::calls::Stat;
 use crate::paths::Place;
-use crate::session::{FileSystem, Session};
+use crate::session::{FileSystem, How, Session};
 use fs::client::access::{APPEND_ONLY, READ, WRITE};
 use fs::client::{Wanted, Where};
 use fs::errno::Errno;
@@ -136,6 +136,14 @@ impl FileSystem {
     }
 }
 
+/// A part of a call of which so much is done: the mount cannot make the rest.
+fn beyond<'a>(done: usize) -> How<'a> {
+    How {
+        insists: done > 0,
+        ..How::default()
+    }
+}
+
 impl File {
     /// Its inode.
     pub fn inode(&self) -> u64 {
@@ -172,7 +180,9 @@ impl File {
         let mut done = 0;
         for part in bytes.chunks_mut(READ_BYTES_MAX) {
             let at = (self.inode, offset.saturating_add(done as u64));
-            let read = self.session.call(|calls, call| calls.read(call.below, at, part));
+            let read = self
+                .session
+                .call_as(beyond(done), |calls, call| calls.read(call.below, at, part));
             match read {
                 Ok(count) => {
                     done += count;
@@ -217,9 +227,9 @@ impl File {
                 Where::End => Where::End,
             };
             let rest = &data[done..];
-            let written = self
-                .session
-                .call(|calls, call| calls.write(call, (self.inode, at), rest, true));
+            let written = self.session.call_as(beyond(done), |calls, call| {
+                calls.write(call, (self.inode, at), rest, true)
+            });
             match written {
                 Ok(written) => {
                     first.get_or_insert(written.offset);

@@ -268,7 +268,7 @@ impl FileSystem {
     }
 
     /// Says that the files are also mounted, and the process sees more than them. What a call cannot do then is told by [`Errno::CrossDevice`]: its path leads
-    /// out by an absolute link or by `..` of the root, it opens a pipe or a device, or the log is closed, and has nothing of the call.
+    /// out by an absolute link or by `..` of the root, it opens a pipe or a device, it needs a lease that many want, or the log is closed, and has nothing of the call.
     pub fn set_mounted(&self) {
         self.0.is_mounted.store(true, Ordering::Relaxed);
     }
@@ -331,6 +331,15 @@ impl Session {
     }
 }
 
+/// Of what kind a call is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct How<'a> {
+    /// The call moves a name. It says here which inode is no directory: all others need one more lease to go to another directory.
+    pub plain: Option<&'a Cell<Option<u64>>>,
+    /// It cannot be made by the mount: a part of it is done already.
+    pub insists: bool,
+}
+
 /// What a call lacks.
 enum Lack {
     /// To know something.
@@ -376,13 +385,12 @@ impl Session {
         &self,
         call: impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<R, Failure>,
     ) -> Result<R, Errno> {
-        self.call_moving(&Cell::new(None), call)
+        self.call_as(How::default(), call)
     }
 
-    /// A call that moves a name. It says in `plain` which inode is no directory: all others need one more lease to go to another directory.
-    pub(crate) fn call_moving<R>(
+    pub(crate) fn call_as<R>(
         &self,
-        plain: &Cell<Option<u64>>,
+        how: How<'_>,
         mut call: impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<R, Failure>,
     ) -> Result<R, Errno> {
         let mut state = self.line.lock();
@@ -393,7 +401,7 @@ impl Session {
             if let Err(errno) = state.check_open() {
                 break Err(errno);
             }
-            let lack = match self.try_call(&mut state, plain, &mut call) {
+            let lack = match self.try_call(&mut state, how, &mut call) {
                 Ok(result) => {
                     let frames = state.frames;
                     let flushed = state.flush();
@@ -416,12 +424,12 @@ impl Session {
                     }
                 }
                 Lack::Known(Missing::Lease(inode)) => {
-                    let asked = self.ask(state, (&mut pinned, &mut denials), &[], Some(inode));
+                    let asked = self.ask(state, (&mut pinned, &mut denials), &[], (Some(inode), how));
                     state = asked.0;
                     asked.1
                 }
                 Lack::Leases(inodes) => {
-                    let asked = self.ask(state, (&mut pinned, &mut denials), &inodes, None);
+                    let asked = self.ask(state, (&mut pinned, &mut denials), &inodes, (None, how));
                     state = asked.0;
                     asked.1
                 }
@@ -460,7 +468,7 @@ impl Session {
     fn try_call<R>(
         &self,
         state: &mut State,
-        plain: &Cell<Option<u64>>,
+        how: How<'_>,
         call: &mut impl FnMut(&mut Client, &mut Call<'_, '_>) -> Result<R, Failure>,
     ) -> Result<R, Result<Errno, Lack>> {
         let (calls, known, mut sink) = state.parts();
@@ -468,7 +476,7 @@ impl Session {
         let mut lacking = Vec::new();
         let result = {
             let mut add = |ops: &[Op<'_>]| {
-                lacking = lacks(&sink, ops, plain.get());
+                lacking = lacks(&sink, ops, how.plain.and_then(Cell::get));
                 match lacking.is_empty() {
                     true => sink.add(ops),
                     false => Err(AddError::Busy),
@@ -500,8 +508,9 @@ impl Session {
         mut state: MutexGuard<'s, State>,
         (pinned, denials): (&mut Vec<u64>, &mut u64),
         exclusive: &[u64],
-        shared: Option<u64>,
+        (shared, how): (Option<u64>, How<'_>),
     ) -> (MutexGuard<'s, State>, Result<(), Errno>) {
+        let has_mount = self.is_mounted() && !how.insists;
         let mut wants: Vec<(u64, Mode)> = exclusive.iter().map(|inode| (*inode, Mode::Exclusive)).collect();
         let used: Vec<u64> = state.known.touched().to_vec();
         for inode in shared.into_iter().chain(used) {
@@ -512,8 +521,15 @@ impl Session {
         }
         // While this waits, others get what they ask for.
         state.unpin(pinned);
+        if has_mount && state.is_crowded(&wants) {
+            return (state, Err(Errno::CrossDevice));
+        }
         let request = state.wish(Wish::Leases);
-        state.say(&Request::Ask { request, wants });
+        state.say(&Request::Ask {
+            request,
+            wants,
+            has_mount,
+        });
         let (mut state, come) = self.wait(state, request);
         let result = match come {
             Come::Yes(inodes) => {
@@ -653,7 +669,11 @@ impl Session {
         }
         // What cannot be deleted now is when the file system is opened anew.
         while self.line.lock().calls.has_lost() {
-            if self.call(|calls, call| calls.release_lost(call)).is_err() {
+            let how = How {
+                insists: true,
+                ..How::default()
+            };
+            if self.call_as(how, |calls, call| calls.release_lost(call)).is_err() {
                 break;
             }
         }

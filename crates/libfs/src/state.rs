@@ -1,6 +1,7 @@
 //! What the threads of a process share under one lock: its log, its leases, and what it knows of the files.
 
 use base::sync::{Ordering, fence};
+use base::{Duration, Instant};
 use fs::client::Client;
 use fs::errno::Errno;
 use fs::known::Known;
@@ -16,6 +17,12 @@ use std::os::fd::OwnedFd;
 const LEASES_MAX: usize = 1 << 15;
 /// Leases that are given back at once then.
 const LEASES_GIVEN: usize = 1 << 12;
+
+/// Calls go to the mount for so long when the daemon says that many want a lease. It is asked anew then.
+const CROWDED_FOR: Duration = Duration::from_millis(200);
+
+/// Files that are given back at once then, at most.
+const CREATED_GIVEN: u64 = 1024;
 
 /// A lease.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +84,8 @@ pub(crate) struct State {
     pub frames: u64,
     /// The daemon was told that the log fills up.
     pub is_digest_wanted: bool,
+    /// Inodes that many want, and until when calls that need their leases go to the mount.
+    crowded: BTreeMap<u64, Instant>,
     /// What is to be sent, in order.
     pub outbox: VecDeque<Vec<u8>>,
 }
@@ -104,6 +113,7 @@ impl State {
             digests: 0,
             frames: 0,
             is_digest_wanted: false,
+            crowded: BTreeMap::new(),
             outbox: VecDeque::new(),
         }
     }
@@ -154,6 +164,18 @@ impl State {
         // What was stored is there before the word is looked at: who closes the log sets it, and then reads.
         fence(Ordering::SeqCst);
         self.check_open()
+    }
+
+    /// Whether a lease that is wanted, and that the process does not have, is one of those that many want.
+    pub fn is_crowded(&mut self, wants: &[(u64, Mode)]) -> bool {
+        if self.crowded.is_empty() {
+            return false;
+        }
+        let now = os::now();
+        self.crowded.retain(|_, until| now < *until);
+        let lacks = |inode: &u64, mode: &Mode| self.leases.get(inode).is_none_or(|held| held.mode < *mode);
+        let mut wants = wants.iter();
+        wants.any(|(inode, mode)| self.crowded.contains_key(inode) && lacks(inode, mode))
     }
 
     /// Notes a wish: its number.
@@ -227,6 +249,13 @@ impl State {
                     *come = Come::No(errno_of(errno));
                 }
             }
+            Answer::Crowded { request, inode } => {
+                self.crowded.insert(inode, os::now() + CROWDED_FOR);
+                self.give_created();
+                if let Some((_, come)) = self.requests.get_mut(&request) {
+                    *come = Come::No(Errno::CrossDevice);
+                }
+            }
             Answer::Revoke { inode, may_share } => match self.pins.get_mut(&inode) {
                 Some((_, revoked)) => *revoked = Some(may_share && revoked.unwrap_or(true)),
                 None => self.give(inode, may_share),
@@ -289,6 +318,17 @@ impl State {
             .take(LEASES_GIVEN)
             .copied()
             .collect();
+        inodes.into_iter().for_each(|inode| self.give(inode, false));
+    }
+
+    /// Calls go to the mount now. It gets the files that the process has made last and has not open, so that it need not ask for each.
+    fn give_created(&mut self) {
+        let next = self.numbers.end - self.calls.inodes_left();
+        let first = self.numbers.start.max(next.saturating_sub(CREATED_GIVEN));
+        let is_free = |inode: &u64| {
+            self.known.is_own(*inode) && !self.pins.contains_key(inode) && !self.calls.holds(*inode)
+        };
+        let inodes: Vec<u64> = (first..next).filter(is_free).collect();
         inodes.into_iter().for_each(|inode| self.give(inode, false));
     }
 

@@ -320,12 +320,23 @@ fn op(inode: u64, action: Action<'_>) -> Op<'_> {
     Op { inode, time, action }
 }
 
+/// Asks for leases, as a process that has no mount.
+fn ask(request: u64, wants: Vec<(u64, Mode)>) -> Vec<u8> {
+    let has_mount = false;
+    let ask = Request::Ask {
+        request,
+        wants,
+        has_mount,
+    };
+    ask.emit()
+}
+
 /// Tries what the protocol has no place for. Says what it was told.
 fn liar(socket: &Path, secret: u64) {
     // What it has not come to it gets no lease of.
     let raw = Raw::connect(socket);
     let wants = vec![(secret, Mode::Shared)];
-    raw.say(&Request::Ask { request: 1, wants }.emit());
+    raw.say(&ask(1, wants));
     say(&format!("{:?}", raw.answer()));
     // Without a lease it reads nothing, and with one only what its user may.
     let records = |request, inode, kind, numbers| Request::Records {
@@ -337,12 +348,12 @@ fn liar(socket: &Path, secret: u64) {
     raw.say(&records(2, secret, fs::format::Kind::Inode, 0..1).emit());
     say(&format!("{:?}", raw.answer()));
     let wants = vec![(ROOT_INODE, Mode::Exclusive)];
-    raw.say(&Request::Ask { request: 3, wants }.emit());
+    raw.say(&ask(3, wants));
     assert!(matches!(raw.answer(), Some(Answer::Granted { .. })));
     raw.say(&records(4, ROOT_INODE, fs::format::Kind::Entry, 0..u64::MAX).emit());
     assert!(matches!(raw.answer(), Some(Answer::Records { .. })));
     let wants = vec![(secret, Mode::Exclusive)];
-    raw.say(&Request::Ask { request: 5, wants }.emit());
+    raw.say(&ask(5, wants));
     assert!(matches!(raw.answer(), Some(Answer::Granted { .. })));
     let blocks = Request::Blocks {
         request: 6,
@@ -550,7 +561,7 @@ fn a_process_takes_no_more_room_than_it_was_told() {
     let daemon = place.serve();
     let raw = Raw::connect(&place.socket());
     let wants = vec![(ROOT_INODE, Mode::Exclusive)];
-    raw.say(&Request::Ask { request: 1, wants }.emit());
+    raw.say(&ask(1, wants));
     assert!(matches!(raw.answer(), Some(Answer::Granted { .. })));
     let own = raw.welcome.numbers.start;
     let create = Action::Create {

@@ -324,7 +324,7 @@ impl World {
                     let at = of(client, &self.processes).expect("it is known");
                     self.processes[at].is_closing = true;
                 }
-                Output::Refused { .. } | Output::Idle(_) => panic!("{output:?}"),
+                Output::Refused { .. } | Output::Crowded { .. } | Output::Idle(_) => panic!("{output:?}"),
             }
         }
     }
@@ -575,6 +575,7 @@ impl World {
             client: process.client,
             request: 0,
             wants: needs.into_iter().collect(),
+            has_mount: false,
         });
         process.state = State::Waiting(call);
     }

@@ -1,7 +1,7 @@
 //! What processes say, and what they are told: under the lock of the state. Nothing that they say is taken on trust.
 
 use super::failure::Failure;
-use super::sharing::{Link, Peer, Session, Sharing, permitted, rights};
+use super::sharing::{IDLE_MAX, Link, Peer, Session, Sharing, permitted, rights};
 use super::state::State;
 use crate::media::Disks;
 use crate::window::Window;
@@ -160,7 +160,8 @@ impl State {
                 let has = |log: &u64| sharing.leases.mode(Client(*log), inode).is_some();
                 if !logs.any(has) && !self.client.holds(inode) {
                     sharing.idle.insert(inode);
-                    sharing.wants_round = true;
+                    // Otherwise with the next round, or when somebody looks.
+                    sharing.wants_round |= sharing.idle.len() >= IDLE_MAX;
                 }
             }
             Output::Close(client, why) => {
@@ -181,7 +182,8 @@ impl State {
             }
             Output::Granted { client, .. }
             | Output::Revoke { client, .. }
-            | Output::Refused { client, .. } => {
+            | Output::Refused { client, .. }
+            | Output::Crowded { client, .. } => {
                 if let Some(session) = sharing.sessions.get_mut(&client.0) {
                     session.waiting.push_back(output);
                 }
@@ -224,6 +226,9 @@ impl State {
                 }
                 Some(Output::Refused { request, .. }) => {
                     self.send(log, &Answer::refused(request, Errno::Busy));
+                }
+                Some(Output::Crowded { request, inode, .. }) => {
+                    self.send(log, &Answer::Crowded { request, inode });
                 }
                 _ => return went_on,
             }
@@ -292,7 +297,11 @@ impl State {
         }
         match request {
             Request::Hello => self.news(disks, Input::Short(client)),
-            Request::Ask { request, wants } => self.ask(disks, log, (request, wants)),
+            Request::Ask {
+                request,
+                wants,
+                has_mount,
+            } => self.ask(disks, log, (request, wants, has_mount)),
             Request::Give(given) => {
                 let end = session.both.saturating_add(session.ring_bytes);
                 if given.position > end {
@@ -366,7 +375,7 @@ impl State {
         }
     }
 
-    fn ask(&mut self, disks: &Disks, log: u64, (request, wants): (u64, Vec<(u64, Mode)>)) {
+    fn ask(&mut self, disks: &Disks, log: u64, (request, wants, has_mount): (u64, Vec<(u64, Mode)>, bool)) {
         let client = Client(log);
         let session = self.sharing.sessions.get(&log);
         let knows = |inode: u64| inode == MOVES || session.is_some_and(|session| session.knows(inode));
@@ -377,6 +386,7 @@ impl State {
                     client,
                     request,
                     wants,
+                    has_mount,
                 },
             ),
             false => self.send(log, &Answer::refused(request, Errno::Stale)),

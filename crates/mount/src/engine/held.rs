@@ -12,9 +12,9 @@ const DROP_BEGINS: base::Duration = base::Duration::from_micros(100);
 
 /// What the caller of the engine's own client keeps of files, such as the kernel of a mount.
 pub trait Cache: Send + Sync {
-    /// The first process has a log from now on: names that were told before count no more.
-    fn begin(&self);
-    /// Whether names can be dropped by [`Self::begin`]. If not, none are to be kept.
+    /// All names that were told before count no more, nor do those in answers to what was asked before. This does not wait.
+    fn forget_names(&self);
+    /// Whether names can be dropped by [`Self::forget_names`]. If not, none are to be kept.
     fn may_keep_names(&self) -> bool;
     /// What is kept of an inode is to go: its attributes, and if it `has_pages` its content, too. When it has gone, [`Engine::dropped`](super::Engine::dropped) is told the same numbers. This does not wait.
     fn let_go(&self, inode: u64, number: u64, has_pages: bool);
@@ -91,6 +91,8 @@ pub(crate) struct Own {
     pub(super) asked: BTreeMap<u64, (Wants, Resume)>,
     /// Directories whose entries the cache may have.
     pub(super) listed: BTreeSet<u64>,
+    /// Directories of which the cache may have names since the last were forgotten.
+    pub(super) named: BTreeSet<u64>,
     pub(super) next_number: u64,
 }
 
@@ -104,6 +106,7 @@ impl Own {
             leaving: BTreeMap::new(),
             asked: BTreeMap::new(),
             listed: BTreeSet::new(),
+            named: BTreeSet::new(),
             next_number: 0,
         }
     }
@@ -169,6 +172,7 @@ impl Own {
     /// All calls that wait look again.
     pub(super) fn release(&mut self) -> impl Iterator<Item = Resume> + use<> {
         self.listed.clear();
+        self.named.clear();
         let pinned = std::mem::take(&mut self.pins).into_values();
         let leaving = std::mem::take(&mut self.leaving).into_values();
         let held = leaving.flat_map(|it| it.through.into_iter().chain(it.held));

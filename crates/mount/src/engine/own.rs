@@ -174,6 +174,10 @@ impl State {
         let Some(own) = self.own() else {
             return;
         };
+        if !keeps_shared && own.named.contains(&inode) {
+            own.named.clear();
+            own.cache.forget_names();
+        }
         let given = Given {
             inode,
             keeps_shared,

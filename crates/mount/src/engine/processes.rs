@@ -234,7 +234,7 @@ impl Shared {
         let state = self.write_all(state);
         let end = state.writer.durable_position();
         drop(state);
-        cache.begin();
+        cache.forget_names();
         keeper.digest(&self.locked, end)
     }
 

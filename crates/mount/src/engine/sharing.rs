@@ -82,6 +82,9 @@ impl Session {
     }
 }
 
+/// Inodes that nobody has open are deleted together. From so many on nobody waits for more.
+pub(super) const IDLE_MAX: usize = 1024;
+
 /// All processes.
 pub(crate) struct Sharing {
     pub leases: Leases,
@@ -194,6 +197,7 @@ impl Sharing {
 
     /// Looks at logs whose processes say nothing: some time has passed.
     pub fn look(&mut self, passed: Duration) {
+        self.wants_round |= !self.idle.is_empty();
         for session in self.sessions.values_mut() {
             let end = session.window.durable();
             let (before, since) = session.quiet;

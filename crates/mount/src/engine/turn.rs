@@ -132,10 +132,20 @@ impl Turn<'_> {
         self.state.is_shared()
     }
 
-    /// Whether the caller's cache may keep names.
-    pub fn may_keep_names(&self) -> bool {
-        let own = self.state.sharing.own.as_ref();
-        own.is_none_or(|own| !own.is_shared && own.cache.may_keep_names())
+    /// Whether the caller's cache may keep names of a directory, which it is told now: if others have logs, as long as it has the lease.
+    pub fn may_keep_names(&mut self, directory: u64) -> bool {
+        let sharing = &mut self.state.sharing;
+        let Some(own) = &mut sharing.own else {
+            return true;
+        };
+        if !own.cache.may_keep_names() {
+            return false;
+        }
+        let has_lease = own.is_shared && sharing.leases.mode(own.client, directory).is_some();
+        if has_lease {
+            own.named.insert(directory);
+        }
+        !own.is_shared || has_lease
     }
 
     /// Whether somebody refers to an inode.

@@ -36,6 +36,7 @@ impl State {
                 client,
                 request,
                 wants,
+                has_mount: false,
             },
         );
     }

@@ -16,18 +16,26 @@ pub(crate) struct Valid {
 }
 
 impl Valid {
-    /// Of an answer that a name leads to an inode. While others have logs, the kernel asks for a name each time. Attributes are dropped when
+    /// Of an answer that a name of a directory leads to an inode. Attributes are dropped when
     /// their lease goes, but for those that the kernel is being told with an inode that it did not know: it may drop them before it has them.
-    pub fn of(turn: &Turn<'_>, is_known: bool) -> Self {
+    pub fn of(turn: &mut Turn<'_>, directory: u64, is_known: bool) -> Self {
+        let attr = match is_known {
+            true => VALID_S,
+            false => Self::of_change(turn),
+        };
         Self {
-            entry: if turn.may_keep_names() { VALID_S } else { 0 },
-            attr: if turn.is_shared() && !is_known { 0 } else { VALID_S },
+            entry: if turn.may_keep_names(directory) {
+                VALID_S
+            } else {
+                0
+            },
+            attr,
         }
     }
 
     /// Of the attributes in the answer to a change, which the kernel takes whatever it was told meanwhile.
     pub fn of_change(turn: &Turn<'_>) -> u64 {
-        Self::of(turn, false).attr
+        if turn.is_shared() { 0 } else { VALID_S }
     }
 }
 /// `st_blocks` counts these.

@@ -104,7 +104,7 @@ impl KernelCache {
 }
 
 impl Cache for KernelCache {
-    fn begin(&self) {
+    fn forget_names(&self) {
         self.0.kernel.try_notify(&Notification::IncEpoch);
     }
 

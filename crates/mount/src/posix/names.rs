@@ -33,7 +33,9 @@ impl Server {
                 _ => client.lookup(call, (header.nodeid, name)),
             });
             let (number, inode) = match found {
-                Err(Failure::Posix(FsErrno::NoEntry)) => return Ok(negative_entry(Valid::of(turn, true))),
+                Err(Failure::Posix(FsErrno::NoEntry)) => {
+                    return Ok(negative_entry(Valid::of(turn, header.nodeid, true)));
+                }
                 found => found?,
             };
             way.may(
@@ -41,7 +43,8 @@ impl Server {
                 &[(header.nodeid, Mode::Shared), (number, Mode::Shared)],
                 false,
             )?;
-            let entry = entry_out(number, &inode, Valid::of(turn, turn.holds(number)));
+            let is_known = turn.holds(number);
+            let entry = entry_out(number, &inode, Valid::of(turn, header.nodeid, is_known));
             turn.hold(number, 1);
             Ok(entry)
         });
@@ -104,7 +107,7 @@ impl Server {
         let make = |turn: &mut Turn<'_>, name: &[u8], new: New<'_>, umask: u32| {
             let caller = caller_of(header, umask);
             let made = turn.call(caller, |client, call| client.create(call, (parent, name), new))?;
-            Ok(entry_of(turn, &made))
+            Ok(entry_of(turn, parent, &made))
         };
         let (device, target) = (0, &b""[..]);
         match operation {
@@ -130,7 +133,7 @@ impl Server {
                 let made = turn.call(caller, |client, call| {
                     client.create_nameless(call, parent, (argument.mode, is_linkable))
                 })?;
-                let entry = entry_out(made.number, &made.inode, Valid::of(turn, false));
+                let entry = entry_out(made.number, &made.inode, Valid::of(turn, parent, false));
                 Ok((Reply::Created(entry, OpenOut::default()), made.ticket))
             }
             operation => Self::move_names(turn, (header, way), operation),
@@ -154,7 +157,7 @@ impl Server {
                 let ticket = turn.call(caller, |client, call| client.link(call, number, (parent, name)))?;
                 let inode = turn.read(|client, below| client.stat(below, number))?;
                 turn.hold(number, 1);
-                let valid = Valid::of(turn, false);
+                let valid = Valid::of(turn, parent, false);
                 Ok((Reply::Entry(entry_out(number, &inode, valid)), Some(ticket)))
             }
             Operation::Unlink { name } => {
@@ -219,9 +222,9 @@ fn may_take(turn: &mut Turn<'_>, way: Way<'_>, names: &[(u64, &[u8])]) -> Result
 }
 
 /// The answer to a creation, which the kernel has looked up with it.
-fn entry_of(turn: &mut Turn<'_>, made: &Made) -> Changed {
+fn entry_of(turn: &mut Turn<'_>, parent: u64, made: &Made) -> Changed {
     turn.hold(made.number, 1);
-    let valid = Valid::of(turn, false);
+    let valid = Valid::of(turn, parent, false);
     (
         Reply::Entry(entry_out(made.number, &made.inode, valid)),
         made.ticket,
@@ -244,7 +247,7 @@ fn fill_plus(turn: &mut Turn<'_>, place: (u64, u64), directory: &mut Directory<'
             false if turn.is_shared() => dots(entry.inode),
             false => {
                 let inode = turn.read(|client, below| client.stat(below, entry.inode))?;
-                entry_out(entry.inode, &inode, Valid::of(turn, true))
+                entry_out(entry.inode, &inode, Valid::of(turn, place.0, true))
             }
         };
         let is_taken = directory.push_plus(&out, entry.cookie, u32::from(entry.kind), &entry.name);

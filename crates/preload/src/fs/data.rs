@@ -106,7 +106,8 @@ fn read_parts(file: &File, offset: u64, parts: &mut [&mut [u8]]) -> Done<usize> 
                     break;
                 }
             }
-            Err(_) if done > 0 => break,
+            // The mount reads all of it.
+            Err(errno) if done > 0 && errno != Errno::CrossDevice => break,
             Err(errno) => return Err(code(errno)),
         }
     }

@@ -84,13 +84,22 @@ fn directory_of(live: &Live) -> Option<u64> {
         return Some(known).filter(|inode| *inode != 0);
     }
     let find = || {
-        let path = working_directory()?;
-        let place = Place::new(below(live.mount, &path)?);
-        let inode = live.files.stat(place, true).ok()?.number;
+        let Some(path) = working_directory() else {
+            return Ok(None);
+        };
+        let Some(rest) = below(live.mount, &path) else {
+            return Ok(None);
+        };
+        let inode = match live.files.stat(Place::new(rest), true) {
+            Ok(found) => found.number,
+            // Many want it now, and perhaps nobody does soon.
+            Err(Errno::CrossDevice) => return Err(()),
+            Err(_) => return Ok(None),
+        };
         // A directory that was renamed or replaced meanwhile is another one.
-        (inode_of(libc::AT_FDCWD)? == (live.mount.device, inode)).then_some(inode)
+        Ok(Some(inode).filter(|inode| inode_of(libc::AT_FDCWD) == Some((live.mount.device, *inode))))
     };
-    let found = keeping_errno(find);
+    let found = keeping_errno(find).ok()?;
     live.directory.store(found.unwrap_or(0), Ordering::Release);
     found
 }

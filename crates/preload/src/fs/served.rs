@@ -26,10 +26,13 @@ pub(crate) fn by<R>(fd: c_int, make: impl FnOnce(&Live, &Opened, &File) -> Done<
         let opened = live.table.get(fd)?;
         let done = opened.served(|file| make(live, &opened, file))?;
         match done {
-            // The session is lost, and the mount may still have the file.
-            Err(libc::EXDEV) if live.is_lost() => match opened.leave(&live.table) {
+            // The mount has the file: many want it, or the session is lost.
+            Err(libc::EXDEV) => match opened.leave(&live.table) {
                 Ok(()) => None,
-                Err(_) => Some(Err(libc::EIO)),
+                Err(_) => {
+                    live.is_lost();
+                    Some(Err(libc::EIO))
+                }
             },
             done => {
                 // What the log may have of the call is not made again: the program hears of it.
