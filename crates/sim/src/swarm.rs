@@ -328,6 +328,7 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
             one_session: false,
         });
     }
+    let cut_off = draw_outdone(fleet, spec);
     let patient = fleet.options().request_timeout == REQUEST_TIMEOUT;
     let crash_at = (rng.chance(0.3) && !media_fail).then(|| rng.below(200) + 1);
     spec.errors_are_violations &= crash_at.is_none() && patient;
@@ -336,6 +337,7 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
         exchange_within: Duration::from_millis(pick(rng, &[1, 30, 1_000])),
         registry: RegistryModel {
             away_ns: away.map_or((0, 0), |from| (from, from + spec.calm_ns / 4)),
+            cut_off,
             ..draw_registry(rng)
         },
         calm_ns: spec.calm_ns,
@@ -376,6 +378,25 @@ fn draw_control(fleet: &mut RackFleet, spec: &mut RunSpec, swarm: SwarmOptions, 
         plan.extend(draw_moves(fleet, spec, rng));
     }
     fleet.operate(control, plan);
+}
+
+/// In some runs where gateways share their volumes, one of them reaches neither rack nor registry until another one leads in its
+/// place. Then it reaches the rack again, and does not know that it was replaced: nodes refuse it. Returns which gateway, and when.
+fn draw_outdone(fleet: &RackFleet, spec: &mut RunSpec) -> Option<(usize, u64)> {
+    let mut rng = Rng::new(!spec.world.seed.rotate_left(53));
+    let failover = fleet.options().failover.filter(|_| rng.chance(0.2))?;
+    let gateway = rng.below(u64::from(fleet.options().gateways)) as u32;
+    let at = rng.between(spec.calm_ns / 10, spec.calm_ns / 2);
+    let fault = Fault::Partition {
+        host: fleet.gateway(gateway),
+        for_ns: failover.silent_after.as_nanos() as u64 * rng.between(2, 8),
+        inbound: true,
+        outbound: true,
+    };
+    spec.faults.push((at, fault));
+    spec.faults.sort_by_key(|fault| fault.0);
+    spec.errors_are_violations = false;
+    Some((gateway as usize, at))
 }
 
 /// How patient the healing is: less so than in production, where a run would take minutes. Nobody is less patient than the

@@ -6,11 +6,17 @@
 //! f(u) < s(v); two clusters conflict when f(u) < s(v) and f(v) < s(u). The checker keeps per block only the clusters
 //! that a read may still return, and decides each read when it ends.
 //!
+//! No two clusters kept conflict. So a read that begins at `start` makes its cluster u conflict only with a v that ended
+//! before `start`, and has f(u) < s(v). The latest s of the clusters that ended before `start` decides that for every u.
+//! Two looks at each cluster decide a read.
+//!
 //! Zeros (trimmed, zeroed or never written) are not unique. A read of zeros is assigned to a cluster of zeros when only
 //! one can have it, and otherwise only required to fit one: lenient, never wrong.
 //!
 //! A write that failed or was never answered may take effect at any time, or never: its f stays infinite until a read
-//! returns it.
+//! returns it. Until then it is *pending*. It precedes nothing, so no read conflicts with it, and each read that ends after
+//! it began may return it. Reads need not look at pending writes: one is found by its id, and zeros are counted. A
+//! client that tries in vain leaves tens of thousands of them in each block.
 //!
 //! Loss of power ([`Checker::power_loss`]) makes the block fall back to *some* value that no durable write must follow;
 //! durable are writes acknowledged before an acknowledged flush began, and acknowledged durable writes. The first read
@@ -86,16 +92,41 @@ struct Cluster {
     vouched: bool,
 }
 
-impl Cluster {
-    fn conflicts(&self, other: &Self) -> bool {
-        self.f < other.s && other.f < self.s
+/// Latest and second latest s of some clusters.
+#[derive(Clone, Copy, Debug)]
+struct Bar {
+    first: u64,
+    /// Its place in [`Block::live`], [`usize::MAX`] if it was dropped from there.
+    holder: usize,
+    second: u64,
+}
+
+impl Bar {
+    /// Latest s of the clusters but this one.
+    fn of_others(self, place: usize) -> u64 {
+        if place == self.holder {
+            self.second
+        } else {
+            self.first
+        }
     }
+}
+
+/// Where a block keeps a cluster.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Live(usize),
+    Pending(usize),
 }
 
 #[derive(Clone, Debug)]
 struct Block {
-    /// Values that a read may still return.
+    /// Values that took effect and that a read may still return. No two conflict.
     live: SmallVec<[Cluster; 1]>,
+    /// Writes that nobody has acknowledged or read since, by id: each takes effect at any time, or never.
+    pending: Vec<Cluster>,
+    /// Those of them that are of zeros.
+    pending_zeros: usize,
     /// Starts of the reads under way.
     reading: SmallVec<[u64; 2]>,
     /// Values that can only come back with a loss of power.
@@ -126,6 +157,8 @@ impl Block {
         };
         Self {
             live: SmallVec::from_slice(&[nothing_written]),
+            pending: Vec::new(),
+            pending_zeros: 0,
             reading: SmallVec::new(),
             rollback: Vec::new(),
             rollback_pruned_at: 8,
@@ -145,18 +178,93 @@ impl Block {
         }
     }
 
-    /// True if a read of `live[at]` from `start` to `end` fits everything known.
-    fn fits(&self, at: usize, start: u64, end: u64) -> Option<Cluster> {
-        let mut grown = self.live[at];
-        grown.f = grown.f.min(end);
-        grown.s = grown.s.max(start);
-        let fine = grown.f >= self.dropped_s
-            && self
-                .live
-                .iter()
-                .enumerate()
-                .all(|(i, other)| i == at || !grown.conflicts(other));
-        fine.then_some(grown)
+    /// A write may take effect from now on.
+    fn add_pending(&mut self, write: Cluster) {
+        // Clients count ids up, so this is the end.
+        let place = self.pending.partition_point(|other| other.id < write.id);
+        self.pending.insert(place, write);
+        self.pending_zeros += usize::from(write.zero);
+    }
+
+    fn find_pending(&self, id: u64) -> Option<usize> {
+        self.pending.binary_search_by_key(&id, |write| write.id).ok()
+    }
+
+    fn find_pending_zeros(&self) -> Option<usize> {
+        self.pending.iter().position(|write| {
+            look();
+            write.zero
+        })
+    }
+
+    /// A write took effect: it was acknowledged or read now.
+    fn take_effect(&mut self, place: usize, now: u64) -> &mut Cluster {
+        let mut write = self.pending.remove(place);
+        self.pending_zeros -= usize::from(write.zero);
+        write.f = now;
+        self.live.push(write);
+        self.live.last_mut().expect("it was pushed")
+    }
+
+    /// Of the clusters that ended before `time`.
+    fn bar(&self, time: u64) -> Bar {
+        let mut bar = Bar {
+            first: self.dropped_s,
+            holder: usize::MAX,
+            second: 0,
+        };
+        for (place, cluster) in self.live.iter().enumerate() {
+            look();
+            if cluster.f >= time {
+                continue;
+            }
+            if cluster.s > bar.first {
+                (bar.second, bar.first, bar.holder) = (bar.first, cluster.s, place);
+            } else {
+                bar.second = bar.second.max(cluster.s);
+            }
+        }
+        bar
+    }
+
+    /// How many clusters a read of `id` that begins at `start` and ends now may belong to, and one of them.
+    fn owners(&self, id: u64, start: u64) -> (usize, Option<Place>) {
+        let bar = self.bar(start);
+        let (mut count, mut owner) = (0, None);
+        for (place, cluster) in self.live.iter().enumerate() {
+            look();
+            if self.holds(cluster, id) && cluster.f >= bar.of_others(place) {
+                count += 1;
+                owner = Some(Place::Live(place));
+            }
+        }
+        if id == 0 {
+            count += self.pending_zeros;
+            if count == 1 && owner.is_none() {
+                owner = self.find_pending_zeros().map(Place::Pending);
+            }
+        } else if let Some(place) = self.find_pending(id).filter(|&place| !self.pending[place].zero) {
+            count += 1;
+            owner = Some(Place::Pending(place));
+        }
+        (count, owner)
+    }
+
+    /// A read of `id` that began at `start` and ends now is of this cluster and no other.
+    fn own(&mut self, place: Place, id: u64, start: u64, now: u64) {
+        let cluster = match place {
+            Place::Live(place) => &mut self.live[place],
+            Place::Pending(place) => self.take_effect(place, now),
+        };
+        cluster.s = cluster.s.max(start);
+        if cluster.id == UNDECIDED {
+            (cluster.id, cluster.zero) = (id, id == 0);
+            self.undecided = Vec::new();
+            let untold = self.untold.take();
+            if let Some((lost_at, _)) = untold.filter(|(_, untold)| !untold.contains(&id)) {
+                self.lost = Some(lost_at);
+            }
+        }
     }
 
     /// Drops from `live` what no read under way or to come can return.
@@ -164,35 +272,22 @@ impl Block {
         if self.live.len() <= 1 {
             return;
         }
+        // Every read that can still end begins after this.
         let horizon = self.reading.iter().copied().min().unwrap_or(now);
-        // Latest and second latest s of the clusters that ended before every read that can still end.
-        let (mut first, mut second) = ((self.dropped_s, usize::MAX), 0);
-        for (i, cluster) in self.live.iter().enumerate() {
-            if cluster.f < horizon {
-                if cluster.s > first.0 {
-                    second = first.0;
-                    first = (cluster.s, i);
-                } else {
-                    second = second.max(cluster.s);
-                }
-            }
-        }
-        let mut i = 0;
-        let mut original = 0;
-        while i < self.live.len() {
-            let cluster = self.live[i];
-            let bar = if original == first.1 { second } else { first.0 };
-            original += 1;
-            if cluster.f < horizon && cluster.f < bar {
-                self.live.remove(i);
+        let bar = self.bar(horizon);
+        let mut place = 0;
+        self.live.retain(|cluster| {
+            look();
+            let stays = cluster.f >= horizon || cluster.f >= bar.of_others(place);
+            place += 1;
+            if !stays {
                 self.dropped_s = self.dropped_s.max(cluster.s);
                 if durability {
-                    self.rollback.push(cluster);
+                    self.rollback.push(*cluster);
                 }
-            } else {
-                i += 1;
             }
-        }
+            stays
+        });
         if durability && self.rollback.len() > self.rollback_pruned_at {
             self.prune_rollback(flushed_before);
             self.rollback_pruned_at = 2 * self.rollback.len() + 8;
@@ -244,7 +339,7 @@ impl Block {
     fn candidates(&self, bar: (u64, u64, Option<Cluster>)) -> Vec<u64> {
         let mut candidates: Vec<u64> = Vec::new();
         for cluster in self.live.iter().chain(&self.rollback) {
-            if cluster.f == NEVER || Self::is_buried(cluster, bar) {
+            if Self::is_buried(cluster, bar) {
                 continue;
             }
             match cluster.id {
@@ -267,11 +362,15 @@ impl Block {
         let untold = self.candidates(self.durable_bar(flushed_before, true));
         // A read may have seen a write that is under way. If power takes it, it takes effect once more.
         let again = |write: &Cluster| Cluster { f: NEVER, ..*write };
-        let under_way = self.live.iter().filter(|c| c.acked == NEVER && c.id != UNDECIDED);
-        let under_way: SmallVec<[Cluster; 1]> = under_way.map(again).collect();
-        let lost = self.lost;
-        *self = Self::new();
-        self.lost = lost;
+        let seen = self.live.iter().filter(|c| c.acked == NEVER && c.id != UNDECIDED);
+        let seen: SmallVec<[Cluster; 1]> = seen.map(again).collect();
+        *self = Self {
+            lost: self.lost,
+            pending: core::mem::take(&mut self.pending),
+            pending_zeros: self.pending_zeros,
+            ..Self::new()
+        };
+        seen.into_iter().for_each(|write| self.add_pending(write));
         let base = &mut self.live[0];
         (base.s, base.f, base.acked) = (now, now, now);
         base.durable = certain;
@@ -294,7 +393,6 @@ impl Block {
             self.undecided = candidates;
             self.untold = Some((now, untold));
         }
-        self.live.extend(under_way);
     }
 }
 
@@ -366,7 +464,7 @@ impl Checker {
     ) {
         let now = now.as_nanos();
         for block in self.range(first, count) {
-            block.live.push(Cluster {
+            block.add_pending(Cluster {
                 id,
                 s: now,
                 f: NEVER,
@@ -384,10 +482,12 @@ impl Checker {
         self.wrote_at.entry(client).or_insert(now);
         let (flushed_before, durability) = (self.flushed_before, self.durability);
         for block in self.range(first, count) {
+            if let Some(place) = block.find_pending(id) {
+                block.take_effect(place, now);
+            }
             let all = block.live.iter_mut().chain(&mut block.rollback);
             // There may be two: one that was seen before power was lost, and what takes effect after it.
             for cluster in all.filter(|c| c.id == id) {
-                cluster.f = cluster.f.min(now);
                 cluster.acked = now;
                 cluster.vouched = true;
             }
@@ -434,18 +534,8 @@ impl Checker {
             return Ok(());
         }
         self.reads_judged += 1;
-        let mut candidates = 0;
-        let mut last = None;
-        for i in 0..block.live.len() {
-            if block.holds(&block.live[i], stamp.id)
-                && let Some(grown) = block.fits(i, start, end)
-            {
-                candidates += 1;
-                last = Some((i, grown));
-            }
-        }
-        match last {
-            None => {
+        match block.owners(stamp.id, start) {
+            (0, _) => {
                 return Err(Violation::Stale {
                     volume,
                     block: at,
@@ -454,18 +544,8 @@ impl Checker {
                     end_ns: end,
                 });
             }
-            Some((i, mut grown)) if candidates == 1 => {
-                if grown.id == UNDECIDED {
-                    (grown.id, grown.zero) = (stamp.id, stamp.id == 0);
-                    block.undecided = Vec::new();
-                    let untold = block.untold.take();
-                    if let Some((lost_at, _)) = untold.filter(|(_, untold)| !untold.contains(&stamp.id)) {
-                        block.lost = Some(lost_at);
-                    }
-                }
-                block.live[i] = grown;
-            }
-            Some(_) => {}
+            (1, Some(place)) => block.own(place, stamp.id, start, end),
+            _ => {}
         }
         block.prune(end, flushed_before, durability);
         Ok(())
@@ -547,6 +627,13 @@ impl Checker {
     fn range(&mut self, first: u64, count: u64) -> &mut [Block] {
         &mut self.blocks[first as usize..(first + count) as usize]
     }
+}
+
+/// Work of the checker: it looks at one cluster.
+#[inline]
+fn look() {
+    #[cfg(test)]
+    tests::LOOKS.set(tests::LOOKS.get() + 1);
 }
 
 /// Forgets a read under way; false if power was lost since it began.

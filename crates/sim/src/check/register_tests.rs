@@ -1,9 +1,16 @@
 //! Tests of the register checker: by hand, and against an exhaustive search on small random histories.
 
 use super::*;
+use base::Rng;
+use core::cell::Cell;
 use proptest::prelude::*;
 
 const CLIENT: u32 = 1;
+
+thread_local! {
+    /// Looks at clusters.
+    pub(super) static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
 
 fn at(ns: u64) -> Instant {
     Instant::from_nanos(ns)
@@ -260,23 +267,74 @@ fn memory_stays_bounded_when_writes_are_flushed() {
     assert!(c.blocks[0].live.len() <= 2 && c.blocks[0].rollback.len() < 64);
 }
 
-/// An operation of a small history: a write of its own id, or a read of `value`.
+fn looks_of(work: impl FnOnce()) -> u64 {
+    let before = LOOKS.get();
+    work();
+    LOOKS.get() - before
+}
+
+/// Bug: runs of the swarm did not end. Cause: two gateways were asked in turn, and neither served the volume. Each try was a new
+/// write that may take effect: after half a second there were 18,168 in each block, a quarter of them of zeros. A read of zeros
+/// compared each of these with all. Fix: reads do not look at writes that may take effect.
+#[test]
+fn reads_do_not_look_at_writes_tried_in_vain() {
+    const TRIES: u64 = 18_168;
+    const READS: u64 = 100;
+    let mut c = checker();
+    for id in 1..=TRIES {
+        c.write_started(at(id), 0, 1, id, id % 4 == 0, false);
+    }
+    let reading = TRIES + 1;
+    for _ in 0..READS {
+        c.read_started(at(reading), 0, 1);
+    }
+    let looks = looks_of(|| {
+        for i in 0..READS {
+            // Zeros, then some of the writes.
+            let id = if i < READS / 2 { 0 } else { 4 * i + 1 };
+            let stamp = Stamp { id, block: 0 };
+            assert_eq!(c.block_read(at(reading + 1 + i), at(reading), 0, stamp), Ok(()));
+        }
+    });
+    // Zeros that nobody wrote, and at most what the reads before have found.
+    assert!(looks <= READS * 4 * (READS / 2 + 1), "{looks} looks");
+    assert_eq!(c.blocks[0].pending.len() as u64, TRIES - READS / 2);
+}
+
+/// A read that stays away for long keeps all that was written meanwhile. Each read looks twice at all of it to find its owner,
+/// and twice to drop what no read can return any more.
+#[test]
+fn a_read_looks_at_each_value_that_it_may_return_four_times() {
+    const WRITES: u64 = 2_000;
+    let mut c = checker();
+    c.read_started(at(1), 0, 1);
+    for i in 1..=WRITES {
+        c.write_started(at(4 * i), 0, 1, i, true, false);
+        c.write_acked(at(4 * i + 1), CLIENT, 0, 1, i);
+        let looks = looks_of(|| assert!(read(&mut c, 0, 4 * i + 2, 4 * i + 3)));
+        assert!(looks <= 4 * (i + 1), "{looks} looks after {i} writes");
+    }
+    assert!(c.blocks[0].live.len() as u64 >= WRITES);
+}
+
+/// An operation of a small history: a write of its own id or of zeros, or a read of `value`.
 #[derive(Clone, Copy, Debug)]
 struct Action {
     start: u64,
+    /// [`NEVER`] if it is not answered.
     end: u64,
     write: bool,
     value: u64,
 }
 
-/// Wing and Gong's search: true if some order that respects real time explains every read.
+/// Wing and Gong's search: true if some order that respects real time explains every read. A write that is not answered need not happen.
 fn explains(actions: &[Action], done: u32, value: u64) -> bool {
     let mut finished = true;
     for (i, action) in actions.iter().enumerate() {
         if done & 1 << i != 0 {
             continue;
         }
-        finished = false;
+        finished &= action.end == NEVER;
         let waits = actions
             .iter()
             .enumerate()
@@ -300,15 +358,18 @@ fn accepts(actions: &[Action]) -> bool {
     let mut events: Vec<(u64, bool, usize)> = Vec::new();
     for (i, action) in actions.iter().enumerate() {
         events.push((action.start, false, i));
-        events.push((action.end, true, i));
+        if action.end < NEVER {
+            events.push((action.end, true, i));
+        }
     }
     events.sort_unstable();
     let mut c = checker();
     for (time, is_end, i) in events {
         let action = actions[i];
+        let id = i as u64 + 1;
         match (action.write, is_end) {
-            (true, false) => c.write_started(at(time), 0, 1, action.value, false, false),
-            (true, true) => c.write_acked(at(time), CLIENT, 0, 1, action.value),
+            (true, false) => c.write_started(at(time), 0, 1, id, action.value == 0, false),
+            (true, true) => c.write_acked(at(time), CLIENT, 0, 1, id),
             (false, false) => c.read_started(at(time), 0, 1),
             (false, true) => {
                 let stamp = Stamp {
@@ -324,35 +385,70 @@ fn accepts(actions: &[Action]) -> bool {
     true
 }
 
-fn histories() -> impl Strategy<Value = Vec<Action>> {
-    let action = (1u64..24, 0u64..10, any::<bool>(), 0u64..4);
-    prop::collection::vec(action, 1..9).prop_map(|raw| {
-        let writes = raw.iter().filter(|r| r.2).count() as u64;
-        let mut next_id = 0;
-        raw.into_iter()
-            .map(|(start, length, write, pick)| {
-                let value = if write {
-                    next_id += 1;
-                    next_id
-                } else {
-                    pick % (writes + 1)
-                };
-                // Odd starts and even ends: no ties, about which the two sides could differ.
-                Action {
-                    start: start * 2 + 1,
-                    end: (start + length) * 2 + 2,
-                    write,
-                    value,
-                }
-            })
-            .collect()
-    })
+/// A history of up to eight operations. Of writes, `zeros` of ten are of zeros, and `unanswered` of ten are not answered.
+fn history(raw: Vec<(u64, u64, bool, u64)>, zeros: u64, unanswered: u64) -> Vec<Action> {
+    let writes: Vec<u64> = (1..).zip(&raw).filter(|(_, r)| r.2).map(|(id, _)| id).collect();
+    let mut history = Vec::new();
+    for (id, &(start, length, write, pick)) in (1..).zip(&raw) {
+        let value = match write {
+            true if pick % 10 < zeros => 0,
+            true => id,
+            false => {
+                let of = pick as usize % (writes.len() + 1);
+                if of == 0 { 0 } else { writes[of - 1] }
+            }
+        };
+        // Odd starts and even ends: no ties, about which the two sides could differ.
+        let end = match write && pick / 10 % 10 < unanswered {
+            true => NEVER,
+            false => (start + length) * 2 + 2,
+        };
+        history.push(Action {
+            start: start * 2 + 1,
+            end,
+            write,
+            value,
+        });
+    }
+    history
+}
+
+fn histories(zeros: u64, unanswered: u64) -> impl Strategy<Value = Vec<Action>> {
+    let action = (1u64..24, 0u64..10, any::<bool>(), 0u64..100);
+    prop::collection::vec(action, 1..9).prop_map(move |raw| history(raw, zeros, unanswered))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn the_verdict_is_that_of_an_exhaustive_search(actions in histories()) {
+    fn the_verdict_is_that_of_an_exhaustive_search(actions in histories(0, 0)) {
         prop_assert_eq!(accepts(&actions), explains(&actions, 0, 0));
     }
+
+    #[test]
+    fn with_unanswered_writes_the_verdict_is_that_of_an_exhaustive_search(actions in histories(0, 4)) {
+        prop_assert_eq!(accepts(&actions), explains(&actions, 0, 0));
+    }
+}
+
+/// Both verdicts are common, so the comparisons are of both. What the checker refuses nothing explains. With several writes of
+/// zeros it accepts some of what nothing explains, and refuses most.
+#[test]
+fn verdicts_about_zeros_are_right_when_they_refuse_and_seldom_wrong_when_they_accept() {
+    let mut rng = Rng::new(1);
+    let (mut accepted, mut refused, mut lenient) = (0, 0, 0);
+    for _ in 0..40_000 {
+        let actions = (0..rng.between(4, 8))
+            .map(|_| (rng.between(1, 23), rng.below(10), rng.chance(0.5), rng.below(100)));
+        let actions = history(actions.collect(), 4, 2);
+        match (accepts(&actions), explains(&actions, 0, 0)) {
+            (true, true) => accepted += 1,
+            (false, false) => refused += 1,
+            (true, false) => lenient += 1,
+            (false, true) => panic!("refused: {actions:?}"),
+        }
+    }
+    println!("{accepted} accepted, {refused} refused, {lenient} accepted that nothing explains");
+    assert!(accepted > 5_000 && refused > 5_000, "{accepted}, {refused}");
+    assert!(lenient < refused / 20, "{lenient} of {refused}");
 }
