@@ -756,6 +756,46 @@ fn a_stranger_is_not_added() {
 }
 
 #[test]
+fn no_node_is_added_where_another_part_of_the_rack_is_or_nobody_can_be() {
+    let mut rack = Rack::new(Plan::default());
+    rack.found(NODES);
+    let before = rack.stored.nodes.clone();
+    let nowhere = "no node can be at";
+    let places = [
+        (TOR, "a ToR of this rack is at 10.0.0.1:1"),
+        (GATEWAY, "a gateway of this rack is at 10.0.2.1:1"),
+        (node_addr(2), "node 2 is at"),
+        (Addr::new([0, 0, 0, 0], 8888), nowhere),
+        (Addr::new([224, 0, 0, 1], 8888), nowhere),
+        (Addr::new([240, 0, 0, 1], 8888), nowhere),
+        (Addr::new([255, 255, 255, 255], 8888), nowhere),
+        (Addr::new([10, 0, 0, 15], 0), nowhere),
+    ];
+    for (nth, (addr, reason)) in places.into_iter().enumerate() {
+        let add = NodeChange::Add {
+            nodes: vec![(NodeId(SPARE), addr)],
+            rebalances: true,
+        };
+        let replace = NodeChange::Replace {
+            old: NodeId(1),
+            new: NodeId(SPARE),
+            addr: Some(addr),
+        };
+        for (which, change) in [add, replace].into_iter().enumerate() {
+            let id = 10 + (2 * nth + which) as u64;
+            let answer = rack.command(id, Command::ChangeNodes(change));
+            let text = answer
+                .expect("it was answered")
+                .expect_err("it is no place")
+                .to_string();
+            assert!(text.contains(reason), "{text}");
+        }
+    }
+    assert_eq!(rack.stored.nodes, before);
+    assert!(rack.stored.drains.is_empty() && rack.stored.rebalance_moves == 0);
+}
+
+#[test]
 fn nothing_is_placed_on_a_node_that_is_drained_and_one_with_copies_is_not_removed() {
     let mut rack = Rack::new(Plan::default());
     rack.found(3);
