@@ -727,6 +727,38 @@ fn commands_are_refused_with_their_reason() {
     assert_eq!(rack.stored.epoch, epoch, "nothing was stored");
 }
 
+/// bug: a volume that had just been taken over could not be resized. cause: the command was refused while the volume opened; fix: it waits.
+#[test]
+fn a_resize_waits_while_the_volume_opens_but_not_for_ever() {
+    for (away, fails) in [(3, false), (60, true)] {
+        let mut rack = Rack::new(Plan::default());
+        assert!(matches!(rack.command(1, new_volume("a")), Some(Ok(_))));
+        rack.nodes.values_mut().for_each(|node| node.is_silent = true);
+        rack.crash();
+        rack.run(Duration::from_millis(500), None);
+        rack.operator
+            .handle(rack.now, Input::Command(2, resize(VOLUME_PAGES + 10)));
+        let begun = rack.now;
+        rack.run(Duration::from_secs(away), Some(2));
+        rack.nodes.values_mut().for_each(|node| node.is_silent = false);
+        rack.run(LONG, Some(2));
+        let answer = rack.replies.get(&2).expect("it was answered");
+        match answer {
+            Ok(_) => assert!(!fails),
+            Err(Refusal::NotReady(_)) => {
+                assert!(
+                    fails && rack.now.since(begun) <= Duration::from_secs(15),
+                    "{:?}",
+                    rack.now
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        rack.settle();
+        assert_eq!(rack.broken, None);
+    }
+}
+
 #[test]
 fn a_stranger_is_not_added() {
     for stranger in 0..2 {
