@@ -17,6 +17,18 @@ await_state() {
     "$SWITCHYARD" events --control "$CONTROL" >&2
     fail "the volume is not $1 but $(state)"
 }
+# await_expelled NODE: waits until no set counts on the node's copies. One that starts before that is not expelled at all.
+await_expelled() {
+    local i has
+    for (( i = 0; i < 600; i++ )); do
+        has=$("$SWITCHYARD" volume show demo --json --control "$CONTROL" |
+            jq --argjson id "$1" '[.sets[].replicas[].node] | any(. == $id)')
+        [[ $has == false ]] && return 0
+        sleep 0.1
+    done
+    "$SWITCHYARD" events --control "$CONTROL" >&2
+    fail "node $1 is not expelled"
+}
 expelled() { "$SWITCHYARD" events --json --control "$CONTROL" | grep -c member-expelled || true; }
 
 part tor tor --listen "$(udp 0)"
@@ -69,17 +81,20 @@ sleep 2
 echo "· a node is killed and started again"
 kill -9 "${pids[node1]}"
 await_state degraded
+await_expelled 1
 node 1
 await_state ready
 echo "· a node stands still, and goes on"
 kill -STOP "${pids[node2]}"
 await_state degraded
+await_expelled 2
 kill -CONT "${pids[node2]}"
 await_state ready
 echo "· a node is stopped cleanly, and started again"
 kill -TERM "${pids[node3]}"
 wait "${pids[node3]}" || fail "node 3 did not stop cleanly"
 await_state degraded
+await_expelled 3
 node 3
 await_state ready
 echo "· a node is gone for ever"

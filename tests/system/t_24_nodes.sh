@@ -5,7 +5,7 @@
 source "$(dirname "$0")/lib.sh"
 need fio jq
 
-node() { part "node$1" node --id "$1" --listen "$(udp "$1")" --tor "$(udp 0)" --dir "$work/node$1" --size 256MiB; }
+node() { part "node$1" node --id "$1" --listen "$(udp "$1")" --tor "$(udp 0)" --dir "$work/node$1" --size 256MiB --copy-mib-per-s 16; }
 gateway() {
     part gateway gateway --dir "$work/gateway" --listen "$(udp 9)" --tor "$(udp 0)" --node "1=$(udp 1)" --node "2=$(udp 2)" \
         --node "3=$(udp 3)" --node "4=$(udp 4)" --demo 64MiB --nbd "127.0.0.1:$nbd_port" --control "127.0.0.1:$control_port" \

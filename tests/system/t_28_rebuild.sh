@@ -38,6 +38,15 @@ part tor tor --listen "$(udp 0)"
 for id in 1 2 3; do
     node "$id"
 done
+
+echo "· records that a gateway has for itself are restored when it runs no more, killed or not"
+part alone gateway --dir "$work/alone" --listen "$(udp 11)" --tor "$(udp 0)" "${nodes[@]}" --control "$control"
+"$SWITCHYARD" registry backup --registry "$work/alone" "$work/alone.backup" >/dev/null
+expect_code 4 "$SWITCHYARD" registry restore --registry "$work/alone" "$work/alone.backup"
+kill -9 "${pids[alone]}"
+wait "${pids[alone]}" || true
+"$SWITCHYARD" registry restore --registry "$work/alone" "$work/alone.backup" >/dev/null
+
 gateway
 for name in one two; do
     "$SWITCHYARD" volume create "$name" --size 16MiB --control "http://$control" >/dev/null
@@ -164,6 +173,16 @@ echo "· the node's own medium is back: its copies join again"
 stop strange
 stop node1
 node 1
+gateway
+await_state ready
+compare
+echo "· records that gateways share name the one that was killed: they are restored if somebody says that none runs"
+kill -9 "${pids[gateway]}"
+wait "${pids[gateway]}" || true
+"$SWITCHYARD" registry backup --registry "$work/registry" "$work/last.backup" >/dev/null
+expect_code 4 "$SWITCHYARD" registry restore --registry "$work/registry" "$work/last.backup"
+expect_text "was killed: stop every gateway first; if none runs, say so with --force"
+"$SWITCHYARD" registry restore --registry "$work/registry" "$work/last.backup" --force >/dev/null
 gateway
 await_state ready
 compare

@@ -13,6 +13,7 @@ mod many;
 mod operator;
 mod overload;
 mod rebuild;
+mod refusal;
 mod stop;
 mod superblock;
 mod support;

@@ -727,6 +727,38 @@ fn commands_are_refused_with_their_reason() {
     assert_eq!(rack.stored.epoch, epoch, "nothing was stored");
 }
 
+/// bug: a volume that had just been taken over could not be resized. cause: the command was refused while the volume opened; fix: it waits.
+#[test]
+fn a_resize_waits_while_the_volume_opens_but_not_for_ever() {
+    for (away, fails) in [(3, false), (60, true)] {
+        let mut rack = Rack::new(Plan::default());
+        assert!(matches!(rack.command(1, new_volume("a")), Some(Ok(_))));
+        rack.nodes.values_mut().for_each(|node| node.is_silent = true);
+        rack.crash();
+        rack.run(Duration::from_millis(500), None);
+        rack.operator
+            .handle(rack.now, Input::Command(2, resize(VOLUME_PAGES + 10)));
+        let begun = rack.now;
+        rack.run(Duration::from_secs(away), Some(2));
+        rack.nodes.values_mut().for_each(|node| node.is_silent = false);
+        rack.run(LONG, Some(2));
+        let answer = rack.replies.get(&2).expect("it was answered");
+        match answer {
+            Ok(_) => assert!(!fails),
+            Err(Refusal::NotReady(_)) => {
+                assert!(
+                    fails && rack.now.since(begun) <= Duration::from_secs(15),
+                    "{:?}",
+                    rack.now
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+        rack.settle();
+        assert_eq!(rack.broken, None);
+    }
+}
+
 #[test]
 fn a_stranger_is_not_added() {
     for stranger in 0..2 {
@@ -753,6 +785,46 @@ fn a_stranger_is_not_added() {
         rack.settle();
         assert_eq!(rack.broken, None);
     }
+}
+
+#[test]
+fn no_node_is_added_where_another_part_of_the_rack_is_or_nobody_can_be() {
+    let mut rack = Rack::new(Plan::default());
+    rack.found(NODES);
+    let before = rack.stored.nodes.clone();
+    let nowhere = "no node can be at";
+    let places = [
+        (TOR, "a ToR of this rack is at 10.0.0.1:1"),
+        (GATEWAY, "a gateway of this rack is at 10.0.2.1:1"),
+        (node_addr(2), "node 2 is at"),
+        (Addr::new([0, 0, 0, 0], 8888), nowhere),
+        (Addr::new([224, 0, 0, 1], 8888), nowhere),
+        (Addr::new([240, 0, 0, 1], 8888), nowhere),
+        (Addr::new([255, 255, 255, 255], 8888), nowhere),
+        (Addr::new([10, 0, 0, 15], 0), nowhere),
+    ];
+    for (nth, (addr, reason)) in places.into_iter().enumerate() {
+        let add = NodeChange::Add {
+            nodes: vec![(NodeId(SPARE), addr)],
+            rebalances: true,
+        };
+        let replace = NodeChange::Replace {
+            old: NodeId(1),
+            new: NodeId(SPARE),
+            addr: Some(addr),
+        };
+        for (which, change) in [add, replace].into_iter().enumerate() {
+            let id = 10 + (2 * nth + which) as u64;
+            let answer = rack.command(id, Command::ChangeNodes(change));
+            let text = answer
+                .expect("it was answered")
+                .expect_err("it is no place")
+                .to_string();
+            assert!(text.contains(reason), "{text}");
+        }
+    }
+    assert_eq!(rack.stored.nodes, before);
+    assert!(rack.stored.drains.is_empty() && rack.stored.rebalance_moves == 0);
 }
 
 #[test]

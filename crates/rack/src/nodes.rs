@@ -5,6 +5,7 @@
 use crate::registry::{DrainRecord, NodeRecord, ReplicaRecord, SetRecord, Snapshot, VolumeRecord};
 use base::limits::REPLICAS_MAX;
 use base::{Addr, NodeId};
+use core::net::Ipv4Addr;
 use thiserror::Error;
 
 /// Why the nodes cannot be changed so.
@@ -31,6 +32,21 @@ pub enum NodeError {
         /// The node that has it.
         node: u8,
     },
+    /// No node can be there.
+    #[error(
+        "no node can be at {0}: name the IPv4 address and the UDP port at which the node listens, for example 10.0.0.11:8888"
+    )]
+    NoPlace(Addr),
+    /// A ToR is there.
+    #[error(
+        "a ToR of this rack is at {0}: name the address at which the node listens (`switchyard node --listen`)"
+    )]
+    TorThere(Addr),
+    /// A gateway is there.
+    #[error(
+        "a gateway of this rack is at {0}: name the address at which the node listens (`switchyard node --listen`)"
+    )]
+    GatewayThere(Addr),
     /// A node cannot take its own place.
     #[error("node {0} cannot take its own place: name another one")]
     Same(u8),
@@ -85,6 +101,19 @@ pub enum NodeError {
         /// The volume.
         volume: String,
     },
+}
+
+/// Refuses an address at which no node can be, or another part of the rack is.
+pub fn check_place(addr: Addr, tors: &[Addr], gateways: &[Addr]) -> Result<(), NodeError> {
+    let ip = Ipv4Addr::from(addr.ip);
+    // 0.0.0.0/8 is this network, 240.0.0.0/4 reserved, with the broadcast (RFC 6890 §2.2.2).
+    let is_nowhere = addr.port == 0 || ip.is_multicast() || matches!(ip.octets()[0], 0 | 240..);
+    match addr {
+        _ if is_nowhere => Err(NodeError::NoPlace(addr)),
+        _ if tors.contains(&addr) => Err(NodeError::TorThere(addr)),
+        _ if gateways.contains(&addr) => Err(NodeError::GatewayThere(addr)),
+        _ => Ok(()),
+    }
 }
 
 /// A vSSD on its way from one node to another.

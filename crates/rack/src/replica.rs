@@ -958,8 +958,12 @@ impl Replica {
         let lost = &mut self.peers[peer];
         if waited >= LOST_AFTER && !core::mem::replace(&mut lost.lost, true) {
             let (vssd, peer) = (self.me.vssd, lost.member.vssd);
-            self.effects
-                .push_back(Effect::Event(Kind::MemberLost { vssd, peer, waited }));
+            let kind = match self.serving {
+                true => Kind::MemberLost { vssd, peer, waited },
+                // It may be that nobody counts on what is here: its medium is from elsewhere, or was taken out of the rack.
+                false => Kind::MemberUnmet { vssd, peer, waited },
+            };
+            self.effects.push_back(Effect::Event(kind));
         }
     }
 

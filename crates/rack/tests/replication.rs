@@ -545,6 +545,27 @@ fn who_waits_for_room_says_so_and_is_not_sent_the_page_again() {
     }
 }
 
+/// bug: a node with a removed or a stranger's medium said that writes wait for the peers of what it has. cause: a peer that does not greet
+/// was told of as one that does not acknowledge; fix: these are two events.
+#[test]
+fn who_does_not_serve_does_not_say_that_writes_wait() {
+    let mut replica = replica(Instant::ZERO, 1, 1, 2);
+    let store = Memory::default();
+    let mut told = Vec::new();
+    for step in 0..400 {
+        replica.tick(Instant::ZERO + Duration::from_millis(20) * step, &store);
+        while let Some(effect) = replica.poll() {
+            if let Effect::Event(kind) = effect {
+                told.push(kind);
+            }
+        }
+    }
+    assert!(
+        matches!(told[..], [Kind::MemberUnmet { peer: VssdId(0), .. }]),
+        "{told:?}"
+    );
+}
+
 /// Two members have a page otherwise, though both copies are intact: the later version counts, and of one version the
 /// coordinator's.
 #[test]

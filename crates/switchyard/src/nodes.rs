@@ -128,8 +128,8 @@ pub fn run(command: NodeCommand) -> anyhow::Result<()> {
             let is_silent = |node: &&Node| add.nodes.iter().any(|new| new.id == node.id) && !node.answers;
             for node in known.iter().filter(is_silent) {
                 eprintln!(
-                    "switchyard: node {0} belongs to the rack and does not answer yet: start it with `switchyard node --id {0} \
-                     --listen {1} --tor …`",
+                    "switchyard: node {0} belongs to the rack, and nothing answers at {1}: start it with `switchyard node --id {0} \
+                     --listen {1} --tor …`, or take it back with `switchyard node remove {0}`",
                     node.id, node.addr
                 );
             }

@@ -321,6 +321,8 @@ kinds! {
     "member-greeted" Info MemberGreeted { vssd: VssdId, peer: VssdId, boot: u32, }
     /// Another replica of the set answers nothing: writes wait for it.
     "member-lost" Warn MemberLost { vssd: VssdId, peer: VssdId, waited: Duration, }
+    /// A replica that does not serve yet hears nothing of another one of its set.
+    "member-unmet" Warn MemberUnmet { vssd: VssdId, peer: VssdId, waited: Duration, }
     /// Another replica of the set answers again.
     "member-back" Info MemberBack { vssd: VssdId, peer: VssdId, }
     /// The replica set has other members.

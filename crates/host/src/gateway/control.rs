@@ -14,8 +14,10 @@ use wire::rack::{Code, Header, Op, Packet};
 
 /// A request is sent again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// A node that is at it is asked again after this.
+/// A node that is at it is asked again after this, and then ever later: the pause doubles with each such answer,
 const BUSY_AGAIN: Duration = Duration::from_millis(5);
+/// so often at most. A replica may take minutes to serve, and what else changes waits so long for nothing at most.
+const BUSY_DOUBLINGS_MAX: u32 = 4;
 
 /// Purpose of a request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,8 @@ struct Ask {
     insists: bool,
     /// The node is at it, and so has found nothing wrong with the request.
     is_taken: bool,
+    /// It has said so this many times.
+    busy: u32,
     again_at: Instant,
     /// It was sent so many times.
     attempts: u32,
@@ -223,6 +227,7 @@ impl Control {
             session: self.session_of(owner),
             insists: false,
             is_taken: false,
+            busy: 0,
             again_at: now,
             attempts: 0,
         });
@@ -402,9 +407,10 @@ impl Control {
         let (owner, vssd, insists) = (ask.owner, ask.vssd, ask.insists);
         match header.code {
             Code::Busy => {
-                let again_at = now + BUSY_AGAIN;
-                self.asks[index].again_at = again_at;
-                self.asks[index].is_taken = true;
+                let ask = &mut self.asks[index];
+                let again_at = now + BUSY_AGAIN * (1 << ask.busy.min(BUSY_DOUBLINGS_MAX));
+                (ask.again_at, ask.is_taken) = (again_at, true);
+                ask.busy += 1;
                 self.send_at = Some(self.send_at.map_or(again_at, |at| at.min(again_at)));
                 return None;
             }

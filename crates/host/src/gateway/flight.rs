@@ -7,6 +7,7 @@ use super::locks::Locks;
 use super::losses::Losses;
 use super::operations::{Kind, Operation, Operations, names_slot, slot_of};
 use super::readers::Reads;
+use super::refusal::Refusals;
 use super::requests::Request;
 use super::set::{READS_MAX, Set, sooner};
 use super::shape::{Shaper, Shaping};
@@ -27,12 +28,6 @@ use rack::uplink::{Act, Uplink};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
-/// A replica that cannot serve yet is asked again after this.
-const BUSY_AGAIN: Duration = Duration::from_millis(2);
-/// A replica whose medium has failed is asked again after this.
-const LATCHED_AGAIN: Duration = Duration::from_millis(50);
-/// So long after it has said so it is expelled, if the others can go on without it (`rack::heal`).
-const EXPELLED_WITHIN: Duration = Duration::from_secs(5);
 /// A write is asked about so often before its page is sent again.
 const ASKED_MAX: u8 = 2;
 /// The gateway looks through its unanswered work at most this often.
@@ -250,12 +245,11 @@ impl Flight {
             reader: None,
             pinned,
             damaged: 0,
-            turns: 0,
             attempts: 0,
             asked: 0,
             epoch: 0,
             numbered_in: 0,
-            latched: None,
+            refusals: Refusals::default(),
             sent_at: now,
             again_at: now,
         };
@@ -300,7 +294,7 @@ impl Flight {
     }
 
     /// Sends an operation, with its page if it writes one.
-    fn send(&mut self, now: Instant, slot: u32) {
+    pub fn send(&mut self, now: Instant, slot: u32) {
         self.send_as(now, slot, false);
     }
 
@@ -345,7 +339,10 @@ impl Flight {
             }
         };
         operation.sent_at = now;
-        operation.again_at = now + set.wait(&operation.kind, operation.attempts);
+        // One that was refused was not lost.
+        let unanswered = operation.attempts.saturating_sub(operation.refusals.count);
+        operation.again_at = now + set.wait(&operation.kind, unanswered);
+        operation.refusals.pauses = false;
         let attempts = operation.attempts + u32::from(set.detours(now));
         operation.attempts += 1;
         operation.asked = if asks { operation.asked + 1 } else { 0 };
@@ -400,7 +397,7 @@ impl Flight {
             // Of a medium from elsewhere the healing hears by the node's status, and the switch by this very answer.
             Code::Busy | Code::NoVssd | Code::OtherSet | Code::Past => {
                 self.open_past(now, slot, header);
-                self.ask_later(now, slot);
+                self.refused(now, slot);
                 return None;
             }
             Code::Latched if self.awaits_expulsion(now, slot) => return None,
@@ -431,7 +428,11 @@ impl Flight {
             Code::NoSpace => Some(BlockError::NoSpace),
             _ => Some(BlockError::Io),
         };
-        Some((self.end(now, slot), End::Answered(error)))
+        let ended = self.end(now, slot);
+        if error.is_none() {
+            self.go_on(now, &ended, header.vssd);
+        }
+        Some((ended, End::Answered(error)))
     }
 
     /// A node has taken so long with a read.
@@ -475,17 +476,6 @@ impl Flight {
         }
     }
 
-    /// A replica does not serve: another one is asked, or this one later.
-    fn ask_later(&mut self, now: Instant, slot: u32) {
-        if self.turn(now, slot) {
-            return;
-        }
-        let operation = &mut self.operations[slot];
-        operation.turns = 0;
-        operation.again_at = now + BUSY_AGAIN * operation.attempts.min(16);
-        sooner(&mut self.scan_at, operation.again_at);
-    }
-
     /// Opens a member that has answered as an image of the past. It refuses that as well. So the volume tells of it, and the gateway asks
     /// the node again after its next start.
     #[cold]
@@ -504,28 +494,10 @@ impl Flight {
         }
     }
 
-    /// A read that one replica cannot answer now is sent to the next one. False if it was at all of them.
-    #[cold]
-    fn turn(&mut self, now: Instant, slot: u32) -> bool {
-        let operation = &mut self.operations[slot];
-        let set = &self.volumes[operation.volume].sets[operation.set];
-        // What is to be changed is read where changes are ordered.
-        let turns = matches!(operation.kind, Kind::Read { .. }) && operation.damaged == 0;
-        if !turns || usize::from(operation.turns) + 1 >= set.replicas.len() {
-            return false;
-        }
-        operation.turns += 1;
-        operation.pinned = true;
-        operation.vssd = set.next_of(operation.vssd);
-        self.send(now, slot);
-        true
-    }
-
     /// An operation is overdue. A read is asked of the next replica: this one may be gone.
     fn send_overdue(&mut self, now: Instant, slot: u32) {
         let operation = &mut self.operations[slot];
         let set = &mut self.volumes[operation.volume].sets[operation.set];
-        operation.turns = 0;
         if let Some(times) = set.times(&operation.kind) {
             times.missed(now, operation.attempts);
         }
@@ -534,11 +506,16 @@ impl Flight {
             let node = set.readers.missed(now, operation.vssd, waited);
             self.note_read(now, node, waited);
         }
-        if !self.turn(now, slot) {
-            // Most overdue writes wait at their node. A node of an earlier version does not know the question.
-            let asks = self.operations[slot].asked < ASKED_MAX;
-            self.send_as(now, slot, asks);
+        if !self.turn_to_next(now, slot) {
+            self.send_or_ask(now, slot);
         }
+    }
+
+    /// Sends an operation again, or asks about it: most overdue writes wait at their node. A node of an earlier version does not know the
+    /// question.
+    pub fn send_or_ask(&mut self, now: Instant, slot: u32) {
+        let asks = self.operations[slot].asked < ASKED_MAX;
+        self.send_as(now, slot, asks);
     }
 
     /// A damaged page is read from each other replica before it is given up.
@@ -607,31 +584,6 @@ impl Flight {
         operation
     }
 
-    /// True while the replica whose medium has failed may be expelled: the primary is asked again.
-    ///
-    /// It answers what a number has ended with once for ever. So a mutation that failed with members of before is done with those
-    /// of now under another number. Its page is locked all the while: no other change comes between.
-    #[cold]
-    fn awaits_expulsion(&mut self, now: Instant, slot: u32) -> bool {
-        let operation = &mut self.operations[slot];
-        let since = *operation.latched.get_or_insert(now);
-        let (volume, number) = (operation.volume, operation.set);
-        let set = &mut self.volumes[volume].sets[number];
-        if matches!(operation.kind, Kind::Mutate { .. }) && operation.epoch != operation.numbered_in {
-            set.end_mutation(core::mem::take(&mut operation.number));
-            (operation.attempts, operation.latched) = (0, None);
-            set.waiting_mutations.push(slot, operation.kind.is_bulk());
-            self.launch_waiting(now, volume, number);
-            return true;
-        }
-        if set.is_lone() || now.since(since) >= EXPELLED_WITHIN {
-            return false;
-        }
-        operation.again_at = now + LATCHED_AGAIN;
-        sooner(&mut self.scan_at, operation.again_at);
-        true
-    }
-
     /// Takes out an operation, in flight or waiting.
     #[cold]
     pub fn abandon(&mut self, now: Instant, slot: u32) {
@@ -676,8 +628,12 @@ impl Flight {
                 continue;
             };
             if now >= operation.again_at {
+                let pauses = operation.refusals.pauses;
                 self.stats.retransmissions += 1;
-                self.send_overdue(now, slot);
+                match pauses {
+                    true => self.end_pause(now, slot),
+                    false => self.send_overdue(now, slot),
+                }
             }
             sooner(&mut next, self.operations[slot].again_at);
         }
@@ -708,7 +664,7 @@ impl Flight {
                 continue;
             }
             operation.vssd = new[place(operation.vssd)];
-            (operation.attempts, operation.latched) = (0, None);
+            (operation.attempts, operation.refusals) = (0, Refusals::default());
             operation.again_at = now;
             sooner(&mut self.scan_at, now);
             let sent = core::mem::take(&mut operation.number);

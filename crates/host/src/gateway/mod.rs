@@ -19,6 +19,7 @@ mod operations;
 mod overdue;
 mod peers;
 mod readers;
+mod refusal;
 mod requests;
 mod round_trip;
 mod set;

@@ -1,6 +1,7 @@
 //! The operations of a gateway, waiting or in flight: reads and mutations of one page, and flushes of one replica.
 
 use super::merge::Part;
+use super::refusal::Refusals;
 use base::{Instant, Page, Slab, VssdId};
 use core::ops::{Deref, DerefMut};
 
@@ -71,8 +72,6 @@ pub(super) struct Operation {
     pub reader: Option<VssdId>,
     pub pinned: bool,
     pub damaged: u8,
-    /// Replicas that could not answer it, of one turn around.
-    pub turns: u8,
     /// How often it was sent, or asked about.
     pub attempts: u32,
     /// How often it was asked about since its page was sent.
@@ -81,8 +80,7 @@ pub(super) struct Operation {
     pub epoch: u32,
     /// Of a mutation: the epoch in which it got its number.
     pub numbered_in: u32,
-    /// When a replica said first that its medium has failed.
-    pub latched: Option<Instant>,
+    pub refusals: Refusals,
     pub sent_at: Instant,
     pub again_at: Instant,
 }

@@ -137,6 +137,12 @@ impl Readers {
         self.0.iter_mut().find(|reader| reader.vssd == vssd)
     }
 
+    /// True if a replica is avoided, as it has not answered.
+    pub fn is_silent(&self, now: Instant, vssd: VssdId) -> bool {
+        let reader = self.0.iter().find(|reader| reader.vssd == vssd);
+        reader.is_some_and(|reader| reader.avoided_until.is_some_and(|until| now < until))
+    }
+
     /// A read that was given to a replica is over, wherever it was answered.
     pub fn end(&mut self, chosen: VssdId) {
         if let Some(reader) = self.of(chosen) {

@@ -3,6 +3,7 @@
 use super::line::Line;
 use super::operations::Kind;
 use super::readers::Readers;
+use super::refusal::Kinds;
 use super::round_trip::RoundTrip;
 use base::{Duration, Instant, VssdId};
 use rack::dedup::WINDOW;
@@ -50,6 +51,8 @@ pub struct Set {
     pub waiting_mutations: Line,
     /// Reads that wait for a place in flight.
     pub waiting_reads: Line,
+    /// Kinds of operations of which some may wait after a refusal.
+    pub refused: Kinds,
     read_times: RoundTrip,
     mutation_times: RoundTrip,
     /// Acknowledged mutations that were not durable by themselves.
@@ -83,6 +86,7 @@ impl Set {
             reads_in_flight: 0,
             waiting_mutations: Line::default(),
             waiting_reads: Line::default(),
+            refused: Kinds::default(),
             read_times: RoundTrip::default(),
             mutation_times: RoundTrip::default(),
             acked: 1,
@@ -104,6 +108,16 @@ impl Set {
     pub fn next_of(&self, vssd: VssdId) -> VssdId {
         let place = self.replicas.iter().position(|&known| known == vssd);
         self.replicas[place.map_or(0, |place| (place + 1) % self.replicas.len())]
+    }
+
+    /// The next replica after this one, around, that is not silent; this one if all others are.
+    pub fn next_heard(&self, now: Instant, vssd: VssdId) -> VssdId {
+        let around = (1..self.replicas.len()).scan(vssd, |last, _| {
+            *last = self.next_of(*last);
+            Some(*last)
+        });
+        let mut heard = around.filter(|&next| !self.readers.is_silent(now, next));
+        heard.next().unwrap_or(vssd)
     }
 
     /// True when pages may be changed, and read to be changed in part.

@@ -8,8 +8,8 @@ use crate::gateway::NodeAnswer;
 use base::event::Kind;
 use base::{Addr, Duration, Instant, NodeId};
 use rack::level::Mismatch;
-use rack::nodes::NodeError;
-use rack::registry::Snapshot;
+use rack::nodes::{NodeError, check_place};
+use rack::registry::{Snapshot, parse_addr};
 
 /// Nodes that were added are waited for this long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -76,6 +76,7 @@ impl Nodes {
         }
         let mut next = sight.records.clone();
         let refuse = |error| Step::Finish(Err(Refusal::Nodes(error)));
+        self.check_places(sight)?.map_err(refuse)?;
         apply(&self.change, &mut next, is_silent).map_err(refuse)?;
         let is_new = |(id, _): &(NodeId, Addr)| !has(sight.records, *id);
         if !self.is_asked {
@@ -86,6 +87,21 @@ impl Nodes {
             true => self.greet(sight),
             false => Ok(Step::Store(Box::new(next))),
         }
+    }
+
+    /// Nodes are not where other parts of the rack are.
+    fn check_places(&self, sight: &Sight) -> Result<Result<(), NodeError>, Step> {
+        let named = self.change.named();
+        if named.is_empty() {
+            return Ok(Ok(()));
+        }
+        let view = sight.view.ok_or(Step::Look)?;
+        let tors: Vec<Addr> = view.tors.iter().map(|tor| tor.addr).collect();
+        let others = sight.records.gateways.iter();
+        let others = others.filter_map(|gateway| parse_addr(&gateway.addr));
+        let gateways: Vec<Addr> = others.chain([view.me]).collect();
+        let mut places = named.iter().map(|&(_, addr)| check_place(addr, &tors, &gateways));
+        Ok(places.find(Result::is_err).unwrap_or(Ok(())))
     }
 
     /// Waits until nodes that were added answer, and refuses strangers.

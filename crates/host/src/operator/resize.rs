@@ -14,6 +14,8 @@ use base::{Duration, Instant, NodeId, VolumeId, VssdId};
 use rack::placement::Isolation;
 use rack::registry::{GrowthRecord, SetRecord, Snapshot, VolumeRecord};
 
+/// A volume that opens is waited for this long: a gateway that takes volumes over opens them within three seconds or so.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// Vain vSSDs are waited for this long before the command is answered.
 const GONE_WITHIN: Duration = Duration::from_secs(15);
 
@@ -120,6 +122,11 @@ impl Resize {
         check_growth(record, self.size_bytes).map_err(|refusal| Step::Finish(Err(refusal)))?;
         let id = record.volume();
         let seen = sight.volume(id).ok_or(Step::Look)?;
+        // It opens at this gateway, which has just taken it over.
+        let opens = matches!(seen.state, None | Some(VolumeState::Opening));
+        if opens && sight.now < *self.until.get_or_insert(sight.now + OPEN_WITHIN) {
+            return Err(Step::Wait(SOON));
+        }
         if seen.state != Some(VolumeState::Ready) {
             return Err(Step::Finish(Err(Refusal::NotReady(self.name.clone()))));
         }

@@ -131,6 +131,13 @@ fn node(kind: &Kind) -> Option<String> {
             peer.0,
             time(waited)
         ),
+        Kind::MemberUnmet { vssd, peer, waited } => format!(
+            "vSSD {} does not serve yet: its peer {} has answered nothing for {}. Nothing waits for a copy that the rack has given up, or \
+             whose medium is from elsewhere.",
+            vssd.0,
+            peer.0,
+            time(waited)
+        ),
         Kind::MemberBack { vssd, peer } => format!("The peer {} of vSSD {} answers again.", peer.0, vssd.0),
         Kind::MembersChanged {
             vssd,
