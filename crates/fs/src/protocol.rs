@@ -330,6 +330,20 @@ impl Request {
         emit.0
     }
 
+    fn parse_ask(mut parse: Parse<'_>) -> Result<Self, Malformed> {
+        let request = parse.u64()?;
+        let has_mount = match parse.u64()? {
+            flag @ 0..=1 => flag == 1,
+            _ => return Err(Malformed),
+        };
+        let wants = parse.leases()?;
+        parse.end(Self::Ask {
+            request,
+            wants,
+            has_mount,
+        })
+    }
+
     /// Reads a packet.
     ///
     /// # Errors
@@ -341,19 +355,7 @@ impl Request {
                 let is_known = Self::Hello.emit() == packet;
                 is_known.then_some(Self::Hello).ok_or(Malformed)
             }
-            2 => {
-                let request = parse.u64()?;
-                let has_mount = match parse.u64()? {
-                    flag @ 0..=1 => flag == 1,
-                    _ => return Err(Malformed),
-                };
-                let wants = parse.leases()?;
-                parse.end(Self::Ask {
-                    request,
-                    wants,
-                    has_mount,
-                })
-            }
+            2 => Self::parse_ask(parse),
             3 => {
                 let (inode, position, grant) = (parse.u64()?, parse.u64()?, parse.u64()?);
                 let flags = parse.u64().and_then(|flags| match flags {

@@ -7,7 +7,7 @@ use super::locks::Locks;
 use super::losses::Losses;
 use super::operations::{Kind, Operation, Operations, names_slot, slot_of};
 use super::readers::Reads;
-use super::refusal::Refusals;
+use super::refusal::{EXPELLED_WITHIN, GIVEN_UP_PAUSE, GO_WITH_ANSWER, LATCHED_PAUSE_MIN, Refusals};
 use super::requests::Request;
 use super::set::{READS_MAX, Set, sooner};
 use super::shape::{Shaper, Shaping};
@@ -25,6 +25,7 @@ use rack::part::{Part, marked};
 use rack::registry::VolumeRecord;
 use rack::slow::{self, Verdict};
 use rack::uplink::{Act, Uplink};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, Packet, flags};
 
@@ -294,7 +295,7 @@ impl Flight {
     }
 
     /// Sends an operation, with its page if it writes one.
-    pub fn send(&mut self, now: Instant, slot: u32) {
+    fn send(&mut self, now: Instant, slot: u32) {
         self.send_as(now, slot, false);
     }
 
@@ -513,7 +514,7 @@ impl Flight {
 
     /// Sends an operation again, or asks about it: most overdue writes wait at their node. A node of an earlier version does not know the
     /// question.
-    pub fn send_or_ask(&mut self, now: Instant, slot: u32) {
+    fn send_or_ask(&mut self, now: Instant, slot: u32) {
         let asks = self.operations[slot].asked < ASKED_MAX;
         self.send_as(now, slot, asks);
     }
@@ -582,6 +583,122 @@ impl Flight {
             self.launch(now, next);
         }
         operation
+    }
+
+    /// A replica does not serve: another one is asked, or this one later.
+    fn refused(&mut self, now: Instant, slot: u32) {
+        let operation = &mut self.operations[slot];
+        if operation.refusals.pauses {
+            // It answers an earlier sending.
+            return;
+        }
+        operation.refusals.count += 1;
+        let replicas = &self.volumes[operation.volume].sets[operation.set].replicas;
+        let first_time_around = (operation.refusals.count as usize) < replicas.len();
+        if !first_time_around || !self.turn_to_heard(now, slot) {
+            self.pause(now, slot, Duration::ZERO);
+        }
+    }
+
+    /// Lets an operation wait after a refusal.
+    fn pause(&mut self, now: Instant, slot: u32, least: Duration) {
+        let operation = &mut self.operations[slot];
+        let pause = match operation.is_given_up() {
+            true => GIVEN_UP_PAUSE,
+            false => operation.refusals.pause().max(least),
+        };
+        operation.refusals.pauses = true;
+        operation.again_at = now + pause;
+        sooner(&mut self.scan_at, operation.again_at);
+        let set = &mut self.volumes[operation.volume].sets[operation.set];
+        set.refused.insert(&operation.kind);
+    }
+
+    /// The pause of an operation is over.
+    fn end_pause(&mut self, now: Instant, slot: u32) {
+        if !self.turn_to_heard(now, slot) {
+            self.send_or_ask(now, slot);
+        }
+    }
+
+    /// A read is sent to the next replica that is not silent. False if there is none.
+    fn turn_to_heard(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &self.operations[slot];
+        let set = &self.volumes[operation.volume].sets[operation.set];
+        self.turn(now, slot, set.next_heard(now, operation.vssd))
+    }
+
+    /// A read is sent to the next replica. False if there is none.
+    fn turn_to_next(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &self.operations[slot];
+        let set = &self.volumes[operation.volume].sets[operation.set];
+        self.turn(now, slot, set.next_of(operation.vssd))
+    }
+
+    fn turn(&mut self, now: Instant, slot: u32, next: VssdId) -> bool {
+        let operation = &mut self.operations[slot];
+        if !operation.turns() || next == operation.vssd {
+            return false;
+        }
+        operation.pinned = true;
+        operation.vssd = next;
+        self.send(now, slot);
+        true
+    }
+
+    /// A replica has answered an operation that has ended: it may answer others that were refused.
+    fn go_on(&mut self, now: Instant, ended: &Operation, vssd: VssdId) {
+        let set = &mut self.volumes[ended.volume].sets[ended.set];
+        if !set.refused.contains(&ended.kind) || !set.replicas.contains(&vssd) {
+            return;
+        }
+        let mut going: SmallVec<[u32; GO_WITH_ANSWER]> = SmallVec::new();
+        let mut others = self
+            .operations
+            .iter()
+            .filter(|(_, other)| other.is_refused_with(ended));
+        let mut is_last = true;
+        while let Some((slot, other)) = others.next().filter(|_| going.len() < GO_WITH_ANSWER) {
+            is_last = false;
+            if other.goes_to(vssd) {
+                going.push(slot);
+            }
+        }
+        drop(others);
+        if is_last {
+            set.refused.remove(&ended.kind);
+        }
+        for slot in going {
+            self.operations[slot].vssd = vssd;
+            self.send(now, slot);
+        }
+    }
+
+    /// True while the replica whose medium has failed may be expelled: the primary is asked again.
+    ///
+    /// It answers what a number has ended with once for ever. So a mutation that failed with members of before is done with those
+    /// of now under another number. Its page is locked all the while: no other change comes between.
+    #[cold]
+    fn awaits_expulsion(&mut self, now: Instant, slot: u32) -> bool {
+        let operation = &mut self.operations[slot];
+        let since = *operation.refusals.latched.get_or_insert(now);
+        let (volume, number) = (operation.volume, operation.set);
+        let set = &mut self.volumes[volume].sets[number];
+        if matches!(operation.kind, Kind::Mutate { .. }) && operation.epoch != operation.numbered_in {
+            set.end_mutation(core::mem::take(&mut operation.number));
+            (operation.attempts, operation.refusals) = (0, Refusals::default());
+            set.waiting_mutations.push(slot, operation.kind.is_bulk());
+            self.launch_waiting(now, volume, number);
+            return true;
+        }
+        if set.is_lone() || now.since(since) >= EXPELLED_WITHIN {
+            return false;
+        }
+        if !operation.refusals.pauses {
+            operation.refusals.count += 1;
+            self.pause(now, slot, LATCHED_PAUSE_MIN);
+        }
+        true
     }
 
     /// Takes out an operation, in flight or waiting.

@@ -85,6 +85,59 @@ pub(super) struct Operation {
     pub again_at: Instant,
 }
 
+impl Operation {
+    /// Nobody waits for its end, but what follows it must know it.
+    pub fn is_given_up(&self) -> bool {
+        matches!(&self.kind, Kind::Mutate { parts, .. } if parts.is_empty())
+    }
+
+    /// True if any replica may answer it. What is to be changed is read where changes are ordered.
+    pub fn turns(&self) -> bool {
+        matches!(self.kind, Kind::Read { .. }) && self.damaged == 0
+    }
+
+    /// True if it is of the other one's set and kind, and was refused.
+    pub fn is_refused_with(&self, other: &Self) -> bool {
+        let is_alike = core::mem::discriminant(&self.kind) == core::mem::discriminant(&other.kind);
+        let is_of_set = (self.volume, self.set) == (other.volume, other.set);
+        is_alike && is_of_set && self.number != 0 && self.refusals.count > 0
+    }
+
+    /// True if it was refused, and need not wait any more where this replica serves.
+    pub fn goes_to(&self, vssd: VssdId) -> bool {
+        // Where it was sent after a refusal it may wait for nothing.
+        let is_elsewhere = self.vssd != vssd && self.turns();
+        is_elsewhere || self.vssd == vssd && self.refusals.pauses && !self.is_given_up()
+    }
+}
+
+/// Kinds of operations.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kinds(u8);
+
+impl Kinds {
+    fn bit(kind: &Kind) -> u8 {
+        match kind {
+            Kind::Read { .. } => 1,
+            Kind::ReadForMerge { .. } => 2,
+            Kind::Mutate { .. } => 4,
+            Kind::Flush { .. } => 8,
+        }
+    }
+
+    pub fn insert(&mut self, kind: &Kind) {
+        self.0 |= Self::bit(kind);
+    }
+
+    pub fn remove(&mut self, kind: &Kind) {
+        self.0 &= !Self::bit(kind);
+    }
+
+    pub fn contains(self, kind: &Kind) -> bool {
+        self.0 & Self::bit(kind) != 0
+    }
+}
+
 /// All operations, by slot.
 #[derive(Default)]
 pub(super) struct Operations {

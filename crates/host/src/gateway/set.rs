@@ -1,9 +1,8 @@
 //! A replica set as the gateway sees it: numbering, bounded in-flight work, retransmission times, and what is dirty.
 
 use super::line::Line;
-use super::operations::Kind;
+use super::operations::{Kind, Kinds};
 use super::readers::Readers;
-use super::refusal::Kinds;
 use super::round_trip::RoundTrip;
 use base::{Duration, Instant, VssdId};
 use rack::dedup::WINDOW;

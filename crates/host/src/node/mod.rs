@@ -11,7 +11,6 @@ mod group;
 mod held;
 mod roll;
 mod stages;
-mod status;
 mod superblock;
 mod timed;
 mod tors;
@@ -28,13 +27,13 @@ use base::device::Silence;
 use base::event::{self, MediumOperation};
 use base::{Addr, Device, Instant, Machine, MediaDone, MediaKind, NodeId, Pool, VssdId, time::earliest};
 use flash::{GcMode, Isolation, OpenError, RecoveryReport, Ssd, Timing, Vssd, VssdConfig, VssdEntry};
-use rack::control::{Config, Intent, Lead, Open, is_of_other_rack, parse_rack};
+use rack::control::{Config, Intent, Lead, NodeStatus, Open, is_of_other_rack, parse_rack};
 use rack::level::Levels;
 use rack::pace::{Cap, Pace};
 use rack::scrub::{self, Scrub};
 use rack::slow;
 use rack::uplink::Uplink;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use superblock::{Changes, Job, lead_of};
 use thiserror::Error;
 use tors::Tors;
@@ -367,6 +366,92 @@ impl Node {
     pub fn is_quiet(&self) -> bool {
         let mut slots = self.units.slots.iter().flatten();
         self.changes.is_idle() && slots.all(|slot| slot.unit.is_quiet())
+    }
+
+    /// Content of a `status` packet.
+    pub fn status(&self, now: Instant) -> NodeStatus {
+        let mut status = NodeStatus {
+            copied_pages: self.units.pace().pages(),
+            acknowledged: self.units.answers.last().to_vec(),
+            scrubbed_pages: self.units.scrubbed().pages(),
+            scrubs: self.units.scrubbed().passes(),
+            scrubbed_ago_s: self.units.scrubbed().ended().map(|at| now.since(at).as_secs()),
+            node: self.config.id.0,
+            software: Some(self.askers.software()),
+            boot: self.ssd.boot(),
+            boot_before: Some(self.ssd.boot_before()),
+            channels: self.ssd.geometry().channels,
+            free_channels: self.ssd.free_channels(),
+            pages_per_channel: self.pages_per_channel(),
+            group_channels: self.group_channels(),
+            free_rows: self.ssd.free_rows(self.group_channels()),
+            pages_per_row: self.pages_per_row(),
+            free_ratio_min: 1.0,
+            unreadable: self.unreadable.len() as u32,
+            racks: self.racks(),
+            roll: Some(roll::of(
+                now,
+                self.units(),
+                &self.ssd,
+                &self.unreadable,
+                self.changes.is_latched(),
+            )),
+            lead: self.askers.seen(now).max_by_key(|seen| seen.session),
+            gateways: self.askers.seen(now).collect(),
+            copying: roll::copying(now, self.units()),
+            ..NodeStatus::default()
+        };
+        let (mut erases, mut blocks) = (0.0, 0.0);
+        for unit in self.units() {
+            let (stats, flash) = (unit.stats(), unit.flash().stats());
+            erases += flash.erase_count_mean * f64::from(flash.blocks);
+            blocks += f64::from(flash.blocks);
+            status.vssds += 1;
+            status.serving += u32::from(unit.is_serving());
+            status.collecting += u32::from(unit.is_collecting());
+            status.latched += u32::from(unit.is_latched() || self.changes.is_latched());
+            status.reads += stats.reads;
+            status.writes += stats.writes;
+            status.dirty_pages += unit.dirty_pages() as u64;
+            status.programs += flash.user_programs + flash.gc_programs;
+            status.user_programs += flash.user_programs;
+            status.erases += flash.erases;
+            status.damaged_pages += stats.damaged;
+            status.repaired_pages += stats.repaired;
+            status.compared_pages += stats.compared;
+            status.differed_pages += stats.differed;
+            status.free_ratio_min = status.free_ratio_min.min(unit.flash().free_ratio());
+        }
+        status.erase_count_mean = if blocks > 0.0 { erases / blocks } else { 0.0 };
+        status
+    }
+
+    /// The racks that the vSSDs belong to, as far as that is known.
+    fn racks(&self) -> Vec<Uuid> {
+        let entries = self.ssd.vssds().iter();
+        let configs = entries.filter_map(|entry| Config::parse(&entry.config));
+        let racks = configs.map(|config| config.rack).filter(|rack| !rack.is_nil());
+        racks.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn pages_per_channel(&self) -> u32 {
+        let physical = self.ssd.geometry().pages_per_channel() as f64;
+        (physical * (1.0 - self.config.over_provisioning)) as u32
+    }
+
+    fn group_channels(&self) -> u32 {
+        match self.config.group_channels {
+            0 => self.ssd.geometry().channels,
+            channels => channels.min(self.ssd.geometry().channels),
+        }
+    }
+
+    fn pages_per_row(&self) -> u32 {
+        let (geometry, channels) = (self.ssd.geometry(), self.group_channels());
+        let physical = channels * geometry.pages_per_channel() / geometry.units_per_channel();
+        let visible = (f64::from(physical) * (1.0 - self.config.over_provisioning)) as u32;
+        let max = geometry.logical_pages_max_shared(channels, 1, self.pool.page_bytes());
+        visible.min(max)
     }
 
     fn packet(&mut self, now: Instant, packet: Packet) {

@@ -1,10 +1,48 @@
 //! A node's vSSDs as records that fit packets: of many a record tells some, and from which number on the next one goes.
 
-use base::{NodeId, VssdId};
+use super::unit::Unit;
+use base::{Instant, NodeId, VssdId};
 use flash::{Isolation, Ssd, VssdEntry};
-use rack::control::{NodeStatus, Roll, RollPart};
+use rack::control::{Copying, NodeStatus, Roll, RollPart};
 use rack::inventory::{Inventory, Listed};
 use wire::rack::PAYLOAD_BYTES_MAX;
+
+/// vSSDs of which a node tells how far their copies are: more than join at a time.
+const COPYING_MAX: usize = 16;
+
+/// vSSDs that take copies of what others have.
+pub(super) fn copying<'u>(now: Instant, units: impl Iterator<Item = &'u Unit>) -> Vec<Copying> {
+    let copying = units.filter_map(|unit| unit.copying(now));
+    copying.take(COPYING_MAX).collect()
+}
+
+/// What the node has. All have failed if the superblock `is_latched`.
+pub(super) fn of<'u>(
+    now: Instant,
+    units: impl Iterator<Item = &'u Unit>,
+    ssd: &Ssd,
+    unreadable: &[VssdId],
+    is_latched: bool,
+) -> Roll {
+    let mut roll = Roll {
+        here: ssd.vssds().iter().map(|entry| entry.id.0).collect(),
+        failed: unreadable.iter().map(|vssd| vssd.0).collect(),
+        ..Roll::default()
+    };
+    for unit in units {
+        let vssd = unit.identity().vssd.0;
+        if unit.is_latched() || is_latched {
+            roll.failed.push(vssd);
+        } else if !unit.is_serving() {
+            roll.joining.push(vssd);
+            let generation = unit.identity().config.membership.generation;
+            roll.generations.push((vssd, generation));
+        }
+        roll.unheard
+            .extend(unit.leases().unheard(now).map(|peer| (vssd, peer.0)));
+    }
+    roll
+}
 
 /// The vSSDs that the superblock has from this number on.
 pub(super) fn inventory(node: NodeId, ssd: &Ssd, unreadable: &[VssdId], from: u32) -> Inventory {
