@@ -118,10 +118,102 @@ pub(crate) fn before_syscall(number: c_long, words: [c_long; 6]) -> io::Result<(
             end();
             Ok(())
         }
-        _ if has_any() => words
-            .into_iter()
-            .filter_map(|word| c_int::try_from(word).ok())
-            .try_for_each(leave),
+        _ if has_any() => descriptors(number, words).try_for_each(leave),
         _ => Ok(()),
+    }
+}
+
+/// The words of a system call that may be descriptors. A call that has fewer words than there are registers leaves in the others whatever was there.
+fn descriptors(number: c_long, words: [c_long; 6]) -> impl Iterator<Item = c_int> {
+    let places = places_of(number).unwrap_or(&[0, 1, 2, 3, 4, 5]);
+    let words = places.iter().map(move |place| words[*place]);
+    words.filter_map(|word| c_int::try_from(word).ok())
+}
+
+/// Which words of a system call are descriptors, of calls that programs make themselves; none if all of them may be.
+fn places_of(number: c_long) -> Option<&'static [usize]> {
+    Some(match number {
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_close
+        | libc::SYS_fstat
+        | libc::SYS_lseek
+        | libc::SYS_ioctl
+        | libc::SYS_pread64
+        | libc::SYS_pwrite64
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv
+        | libc::SYS_pwritev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_fsync
+        | libc::SYS_fdatasync
+        | libc::SYS_syncfs
+        | libc::SYS_sync_file_range
+        | libc::SYS_ftruncate
+        | libc::SYS_fallocate
+        | libc::SYS_fadvise64
+        | libc::SYS_readahead
+        | libc::SYS_fcntl
+        | libc::SYS_flock
+        | libc::SYS_fchmod
+        | libc::SYS_fchown
+        | libc::SYS_fstatfs
+        | libc::SYS_getdents64
+        | libc::SYS_fgetxattr
+        | libc::SYS_fsetxattr
+        | libc::SYS_flistxattr
+        | libc::SYS_fremovexattr
+        | libc::SYS_dup
+        | libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_mkdirat
+        | libc::SYS_mknodat
+        | libc::SYS_unlinkat
+        | libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_readlinkat
+        | libc::SYS_fchmodat
+        | libc::SYS_fchownat
+        | libc::SYS_utimensat => &[0],
+        libc::SYS_symlinkat => &[1],
+        libc::SYS_sendfile | libc::SYS_dup3 | libc::SYS_tee => &[0, 1],
+        libc::SYS_linkat
+        | libc::SYS_renameat
+        | libc::SYS_renameat2
+        | libc::SYS_copy_file_range
+        | libc::SYS_splice => &[0, 2],
+        libc::SYS_mmap => &[4],
+        libc::SYS_munmap
+        | libc::SYS_mprotect
+        | libc::SYS_madvise
+        | libc::SYS_clock_gettime
+        | libc::SYS_clock_nanosleep
+        | libc::SYS_nanosleep
+        | libc::SYS_getpid
+        | libc::SYS_getrusage
+        | libc::SYS_sched_getaffinity
+        | libc::SYS_rt_sigprocmask => &[],
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: what a short system call had left in the other registers was taken for descriptors, and their files became the kernel's.
+    #[test]
+    fn only_the_words_of_a_system_call_are_descriptors() {
+        let of = |number, words| descriptors(number, words).collect::<Vec<_>>();
+        assert_eq!(of(libc::SYS_syncfs, [7, 4, 5, 6, 4, 5]), [7]);
+        assert_eq!(of(libc::SYS_copy_file_range, [7, 4, 8, 5, 6, 0]), [7, 8]);
+        assert_eq!(of(libc::SYS_mmap, [0, 4, 5, 6, 9, 0]), [9]);
+        assert_eq!(of(libc::SYS_getpid, [4; 6]), []);
+        // Of others nothing is known.
+        assert_eq!(of(libc::SYS_epoll_ctl, [4, 1, 5, 1 << 40, 0, 0]), [4, 1, 5, 0, 0]);
     }
 }

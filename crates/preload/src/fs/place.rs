@@ -118,13 +118,26 @@ pub(crate) fn moved() {
 
 /// A path by which the kernel shows descriptors: what is served there becomes real before.
 fn shows_descriptors(path: &[u8]) -> bool {
-    path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") || path.starts_with(b"/dev/std")
+    if path.starts_with(b"/dev/fd") || path.starts_with(b"/dev/std") {
+        return true;
+    }
+    let Some(rest) = path.strip_prefix(b"/proc") else {
+        return false;
+    };
+    let parts = || rest.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+    // Or directories from which a path leads there.
+    let leads = |part: &[u8]| {
+        matches!(part, b"." | b"self" | b"thread-self" | b"task") || part.iter().all(u8::is_ascii_digit)
+    };
+    let shows = |part: &[u8]| matches!(part, b"fd" | b"fdinfo" | b"map_files" | b"..");
+    rest.first().is_none_or(|byte| *byte == b'/') && (parts().any(shows) || parts().all(leads))
 }
 
-/// The last number in such a path.
+/// The descriptor that such a path is about, if it is one.
 fn shown(path: &[u8]) -> Option<c_int> {
-    let last = path.rsplit(|byte| *byte == b'/').find(|part| !part.is_empty())?;
-    std::str::from_utf8(last).ok()?.parse().ok()
+    let mut parts = path.rsplit(|byte| *byte == b'/').filter(|part| !part.is_empty());
+    let (last, of) = (parts.next()?, parts.next()?);
+    matches!(of, b"fd" | b"fdinfo").then(|| std::str::from_utf8(last).ok()?.parse().ok())?
 }
 
 /// Where a path leads, if that is below the mount point.
@@ -196,6 +209,53 @@ fn served<R>(live: &Live, make: impl FnOnce() -> Done<R>) -> Option<Done<R>> {
                 inside(|| live.is_lost());
             }
             Some(done)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bug: after any look into `/proc` the kernel had all files. Fix: only what shows descriptors counts, or leads there.
+    #[test]
+    fn only_what_shows_descriptors_has_the_kernel_get_them() {
+        for path in [
+            "/proc/self/fd/4",
+            "/proc/self/fd",
+            "/proc/12/fdinfo/4",
+            "/proc/self/task/7/fd",
+            "/proc/self",
+            "/proc/self/",
+            "/proc/12/task",
+            "/proc",
+            "/proc/thread-self/../12/stat",
+            "/dev/fd/4",
+            "/dev/fd",
+            "/dev/stdin",
+        ] {
+            assert!(shows_descriptors(path.as_bytes()), "{path}");
+        }
+        for (path, fd) in [
+            ("/proc/self/fd/4", Some(4)),
+            ("/proc/9/task/7/fdinfo/5/", Some(5)),
+            ("/dev/fd/6", Some(6)),
+            ("/proc/12", None),
+            ("/proc/self/fd", None),
+            ("/dev/stdin", None),
+        ] {
+            assert_eq!(shown(path.as_bytes()), fd, "{path}");
+        }
+        for path in [
+            "/proc/self/stat",
+            "/proc/self/maps",
+            "/proc/meminfo",
+            "/proc/sys/vm/overcommit_memory",
+            "/proc/self/task/7/stat",
+            "/process/fd/4",
+            "/dev/null",
+        ] {
+            assert!(!shows_descriptors(path.as_bytes()), "{path}");
         }
     }
 }
