@@ -49,12 +49,16 @@ impl Rig {
     }
 
     fn ask(&mut self, client: Client, wants: &[(u64, Mode)]) -> Vec<Output> {
+        self.ask_as(client, wants, false)
+    }
+
+    fn ask_as(&mut self, client: Client, wants: &[(u64, Mode)], has_mount: bool) -> Vec<Output> {
         let wants = wants.to_vec();
         self.tell(Input::Ask {
             client,
             request: 1,
             wants,
-            has_mount: false,
+            has_mount,
         })
     }
 
@@ -342,52 +346,36 @@ fn those_who_take_turns_are_sent_to_the_mount_for_a_while() {
         ..Options::default()
     };
     let mut rig = Rig::new(options);
-    let ask = |rig: &mut Rig, client, has_mount| {
-        let wants = EXCLUSIVE.to_vec();
-        rig.tell(Input::Ask {
-            client,
-            request: 1,
-            wants,
-            has_mount,
-        })
-    };
     let crowded = |client| Output::Crowded {
         client,
         request: 1,
         inode: FILE,
     };
-    assert_eq!(granted(&ask(&mut rig, A, true)), [A]);
+    assert_eq!(granted(&rig.ask_as(A, EXCLUSIVE, true)), [A]);
     let (mut holder, mut other) = (A, B);
     for turn in 1..=options.crowding.hands {
-        assert_eq!(ask(&mut rig, other, true), [], "turn {turn} waits");
+        assert_eq!(rig.ask_as(other, EXCLUSIVE, true), [], "turn {turn} waits");
         assert_eq!(rig.pass(options.hold), [revoke(holder, false)]);
         assert_eq!(granted(&rig.give(holder, 0, false)), [other]);
         (holder, other) = (other, holder);
     }
-    assert_eq!(ask(&mut rig, other, true), [crowded(other)]);
+    assert_eq!(rig.ask_as(other, EXCLUSIVE, true), [crowded(other)]);
     // Who has the lease goes on, and who cannot use the mount waits.
-    assert_eq!(granted(&ask(&mut rig, holder, true)), [holder]);
-    assert_eq!(ask(&mut rig, other, false), []);
+    assert_eq!(granted(&rig.ask_as(holder, EXCLUSIVE, true)), [holder]);
+    assert_eq!(rig.ask_as(other, EXCLUSIVE, false), []);
     assert_eq!(rig.pass(options.hold), [revoke(holder, false)]);
     assert_eq!(granted(&rig.give(holder, 0, false)), [other]);
     // Other files are not crowded.
-    let wants = vec![(FILE + 1, Mode::Exclusive)];
-    let client = holder;
-    let elsewhere = Input::Ask {
-        client,
-        request: 2,
-        wants,
-        has_mount: true,
-    };
-    assert_eq!(granted(&rig.tell(elsewhere)), [holder]);
+    let elsewhere = [(FILE + 1, Mode::Exclusive)];
+    assert_eq!(granted(&rig.ask_as(holder, &elsewhere, true)), [holder]);
 
     // What the mount has is handed over when it is no crowd any more.
-    assert_eq!(ask(&mut rig, C, false), []);
+    assert_eq!(rig.ask_as(C, EXCLUSIVE, false), []);
     assert_eq!(rig.pass(options.hold), [revoke(other, false)]);
     assert_eq!(granted(&rig.give(other, 0, false)), [C]);
-    assert_eq!(ask(&mut rig, A, true), [crowded(A)]);
+    assert_eq!(rig.ask_as(A, EXCLUSIVE, true), [crowded(A)]);
     rig.pass(options.crowding.lasts);
-    assert_eq!(ask(&mut rig, A, true), [revoke(C, false)]);
+    assert_eq!(rig.ask_as(A, EXCLUSIVE, true), [revoke(C, false)]);
     assert_eq!(granted(&rig.give(C, 0, false)), [A]);
 }
 
@@ -403,14 +391,7 @@ fn turns_that_are_far_apart_make_no_crowd() {
     rig.ask(holder, EXCLUSIVE);
     for _ in 0..4 * options.crowding.hands {
         rig.pass(options.crowding.within / 2);
-        let wants = EXCLUSIVE.to_vec();
-        let ask = Input::Ask {
-            client: other,
-            request: 1,
-            wants,
-            has_mount: true,
-        };
-        assert_eq!(rig.tell(ask), [revoke(holder, false)]);
+        assert_eq!(rig.ask_as(other, EXCLUSIVE, true), [revoke(holder, false)]);
         assert_eq!(granted(&rig.give(holder, 0, false)), [other]);
         (holder, other) = (other, holder);
     }

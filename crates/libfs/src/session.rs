@@ -331,7 +331,7 @@ impl Session {
     }
 }
 
-/// Of what kind a call is.
+/// The kind of a call.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How<'a> {
     /// The call moves a name. It says here which inode is no directory: all others need one more lease to go to another directory.

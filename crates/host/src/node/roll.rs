@@ -16,7 +16,7 @@ pub(super) fn copying<'u>(now: Instant, units: impl Iterator<Item = &'u Unit>) -
     copying.take(COPYING_MAX).collect()
 }
 
-/// What the node has. All have failed if the superblock `is_latched`.
+/// The vSSDs of the node. All have failed if the superblock `is_latched`.
 pub(super) fn of<'u>(
     now: Instant,
     units: impl Iterator<Item = &'u Unit>,

@@ -106,7 +106,7 @@ pub struct NewVolume {
     pub nodes_within: Duration,
 }
 
-/// What is wrong with sets, as far as a gateway knows.
+/// The faults of sets, as far as a gateway knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ills {
     /// Members that do not serve.
@@ -145,7 +145,7 @@ pub enum Done {
         away: Option<Box<RegistryAway>>,
         /// This gateway serves.
         serves: bool,
-        /// What is wrong with the sets in them.
+        /// The faults of the sets in them.
         ills: Box<Ills>,
         /// Parts for which the rack's next level waits, as far as this gateway knows.
         waits_for: Vec<Part>,

@@ -49,7 +49,7 @@ impl Healing {
         self.heal.poll_told()
     }
 
-    /// What is wrong with sets.
+    /// The faults of sets.
     pub fn ills(&self, now: Instant) -> Ills {
         let heal = &self.heal;
         Ills {

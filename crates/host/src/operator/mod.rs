@@ -129,7 +129,7 @@ enum Work {
     Stop(Stop),
 }
 
-/// What the operator knows beside the [`Sight`] of a job.
+/// The operator's knowledge beside the [`Sight`] of a job.
 struct Beside<'a> {
     healing: Option<&'a Healing>,
     waits_for: &'a [Part],
@@ -498,7 +498,7 @@ impl Operator {
 
     /// Next step of a job, by the stored records, or those of before while the registry does not answer.
     fn step(&mut self, now: Instant, at: usize) -> Step {
-        let records = self.records.settled().or_else(|| self.records.stale());
+        let records = self.records.seen();
         let job = &mut self.jobs[at];
         let sight = Sight {
             now,
@@ -543,7 +543,7 @@ impl Operator {
         }
     }
 
-    /// What the healing sees while it can change nothing.
+    /// Lets the healing see who is there, while it can change nothing.
     fn watch(&mut self, now: Instant) -> Option<Step> {
         let sight = Sight {
             now,
@@ -726,7 +726,7 @@ impl Operator {
     fn look(&mut self) {
         let heals = self.healing.is_some();
         let wanted = self.leadership.looks() || !self.jobs.is_empty() || heals;
-        let Some(records) = self.records.settled().or_else(|| self.records.stale()) else {
+        let Some(records) = self.records.seen() else {
             return;
         };
         if self.is_looking || self.view.is_some() || !wanted {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 /// A registry that failed is asked again after this.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Who only looks does not wait longer for its answer.
+/// A command that only looks does not wait longer for the registry's answer.
 const SLOW_AFTER: Duration = Duration::from_millis(500);
 
 /// A call of the registry.
@@ -61,6 +61,11 @@ impl Records {
     pub fn stale(&self) -> Option<&Snapshot> {
         let last = self.last.as_deref().or(self.known.as_deref());
         self.away.as_ref().and(last)
+    }
+
+    /// The stored records, or those of before while the registry does not answer.
+    pub fn seen(&self) -> Option<&Snapshot> {
+        self.settled().or_else(|| self.stale())
     }
 
     /// Since when the registry does not answer, and why.

@@ -99,6 +99,9 @@ pub struct TorCounters {
     pub gc_delayed: u64,
 }
 
+/// Begins the `Warning` header of a response that tells of before, as the registry does not answer.
+pub const STALE: &str = "110 switchyard";
+
 /// A registry that does not answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RegistryAway {

@@ -1,7 +1,8 @@
 //! The commands' side of the control API.
 
-use super::api::{AddNodes, Create, Exchange, Exchanged, Node, NodePlace, Patch, Problem, Status, Volume};
-use super::server::STALE;
+use super::api::{
+    AddNodes, Create, Exchange, Exchanged, Node, NodePlace, Patch, Problem, STALE, Status, Volume,
+};
 use crate::failure::{Failure, told};
 use anyhow::{Context, bail};
 use clap::Args;

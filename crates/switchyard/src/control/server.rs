@@ -1,7 +1,7 @@
 //! The HTTP server: one thread with a single-threaded tokio beside the cores. Work on the rack waits for cores and
 //! nodes, so each request's work runs on tokio's blocking threads.
 
-use super::api::{AddNodes, Create, Exchange, NodePlace, Patch, Problem};
+use super::api::{AddNodes, Create, Exchange, NodePlace, Patch, Problem, STALE};
 use super::lead;
 use crate::events;
 use crate::failure::Failure;
@@ -107,9 +107,6 @@ impl Drop for Server {
 }
 
 type Shared = State<Arc<Part>>;
-
-/// Begins a warning that a response is stale.
-pub const STALE: &str = "110 switchyard";
 
 const RESOURCES: &str = "/v1/status, /v1/events, /v1/volumes, /v1/exchanges, /v1/nodes, /v1/rebalance, /metrics, /healthz, /readyz";
 

@@ -16,12 +16,7 @@ use rack::room::{Rooms, Site};
 impl Part {
     /// Asks every node through the rack's network; those that do not answer in time are reported as silent.
     pub fn nodes(&self) -> Result<Told<Vec<api::Node>>, Refusal> {
-        let seen = self.look()?;
-        let what = self.nodes_of(&seen)?;
-        Ok(Told {
-            what,
-            away: seen.away,
-        })
+        self.tell(|seen| self.nodes_of(seen))
     }
 
     pub(super) fn nodes_of(&self, seen: &Seen) -> Result<Vec<api::Node>, Refusal> {

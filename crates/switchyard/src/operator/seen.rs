@@ -34,6 +34,16 @@ pub struct Told<T> {
 }
 
 impl Part {
+    /// Tells something of what is known now.
+    pub(super) fn tell<T>(&self, of: impl FnOnce(&Seen) -> Result<T, Refusal>) -> Result<Told<T>, Refusal> {
+        let seen = self.look()?;
+        let what = of(&seen)?;
+        Ok(Told {
+            what,
+            away: seen.away,
+        })
+    }
+
     /// What is known now.
     pub(super) fn look(&self) -> Result<Seen, Refusal> {
         let Done::Records {

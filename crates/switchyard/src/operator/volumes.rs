@@ -88,12 +88,7 @@ impl Part {
 
     /// Every volume.
     pub fn volumes(&self) -> Result<Told<Vec<api::Volume>>, Refusal> {
-        let seen = self.look()?;
-        let what = self.volumes_of(&seen)?;
-        Ok(Told {
-            what,
-            away: seen.away,
-        })
+        self.tell(|seen| self.volumes_of(seen))
     }
 
     pub(super) fn volumes_of(&self, seen: &Seen) -> Result<Vec<api::Volume>, Refusal> {
@@ -103,13 +98,10 @@ impl Part {
 
     /// One volume.
     pub fn volume(&self, name: &str) -> Result<Told<api::Volume>, Refusal> {
-        let seen = self.look()?;
-        let record = seen.records.volume(name);
-        let record = record.ok_or_else(|| Refused::Unknown(name.to_owned()))?;
-        let what = self.describe(&seen, record)?;
-        Ok(Told {
-            what,
-            away: seen.away,
+        self.tell(|seen| {
+            let record = seen.records.volume(name);
+            let record = record.ok_or_else(|| Refused::Unknown(name.to_owned()))?;
+            self.describe(seen, record)
         })
     }
 
