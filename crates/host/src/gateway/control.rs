@@ -12,8 +12,10 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 use wire::rack::{Code, Header, Op, Packet};
 
-/// A request is sent again after this.
+/// A request is sent again after this,
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// and then ever later, unless it asks how the node is: the pause doubles with each time that it is not answered, so often at most.
+const ASK_DOUBLINGS_MAX: u32 = 4;
 /// A node that is at it is asked again after this, and then ever later: the pause doubles with each such answer,
 const BUSY_AGAIN: Duration = Duration::from_millis(5);
 /// so often at most. A replica may take minutes to serve, and what else changes waits so long for nothing at most.
@@ -54,8 +56,18 @@ struct Ask {
     /// It has said so this many times.
     busy: u32,
     again_at: Instant,
-    /// It was sent so many times.
+    /// It was sent so many times since the last answer.
     attempts: u32,
+}
+
+impl Ask {
+    /// How long to wait for the answer. A node that says how it is ends the wait ([`Control::answered`]).
+    fn patience(&self) -> Duration {
+        match self.op {
+            Op::Status => ASK_AGAIN,
+            _ => ASK_AGAIN * (1 << self.attempts.min(ASK_DOUBLINGS_MAX)),
+        }
+    }
 }
 
 /// A node's last answer.
@@ -403,7 +415,8 @@ impl Control {
     pub fn answered(&mut self, now: Instant, packet: &Packet) -> Option<&NodeStatus> {
         let header = packet.header;
         let index = self.asked(&header)?;
-        let ask = &self.asks[index];
+        let ask = &mut self.asks[index];
+        ask.attempts = 0;
         let (owner, vssd, insists) = (ask.owner, ask.vssd, ask.insists);
         match header.code {
             Code::Busy => {
@@ -445,6 +458,7 @@ impl Control {
             return None;
         }
         self.open_again(now, node);
+        self.ask_again(now, node);
         self.nodes[place].last.as_ref().map(|(_, status)| status)
     }
 
@@ -463,6 +477,15 @@ impl Control {
                 .retain(|failure| (failure.0, failure.1) != (ask.owner, ask.vssd));
             let again = self.ask(now, ask.owner, ask.vssd, node, ask.op, ask.record);
             again.version = ask.version;
+        }
+    }
+
+    /// A node is there: what it has left without an answer need not wait any longer.
+    fn ask_again(&mut self, now: Instant, node: NodeId) {
+        let waits = |ask: &&mut Ask| ask.node == node && ask.attempts > 1 && !ask.is_taken;
+        for ask in self.asks.iter_mut().filter(waits) {
+            ask.again_at = now;
+            self.send_at = Some(now);
         }
     }
 
@@ -494,7 +517,7 @@ impl Control {
         let mut packets = Vec::new();
         for ask in &mut self.asks {
             if now >= ask.again_at {
-                ask.again_at = now + ASK_AGAIN;
+                ask.again_at = now + ask.patience();
                 let known = answer_of(&self.nodes, ask.node);
                 if ask.op != Op::Status && known.is_some_and(|known| known.refused.is_some()) {
                     continue;
@@ -520,5 +543,60 @@ impl Control {
         }
         self.send_at = self.asks.iter().map(|ask| ask.again_at).min();
         packets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(3);
+    const ADDR: Addr = Addr::new([127, 0, 0, 1], 7);
+
+    /// How often a vSSD's deletion is asked for in a second, from a time on.
+    fn asked_in_a_second(control: &mut Control, from: Instant) -> usize {
+        let times = (0..1_000).map(|ms| from + Duration::from_millis(ms));
+        let packets = times.flat_map(|now| control.due(now));
+        packets
+            .filter(|(packet, _)| packet.header.op == Op::Delete)
+            .count()
+    }
+
+    #[test]
+    fn a_silent_node_is_asked_ever_later_and_at_once_when_it_is_there() {
+        let start = Instant::ZERO;
+        let mut control = Control::new([(NODE, ADDR)]);
+        let left = LeftRecord {
+            vssd: 5,
+            node: NODE.0,
+            set: Uuid::nil(),
+        };
+        control.delete(start, Owner::Leftovers, left);
+        let first = asked_in_a_second(&mut control, start);
+        assert!((4..=6).contains(&first), "{first}");
+        let later: usize = (1..9)
+            .map(|s| asked_in_a_second(&mut control, start + Duration::from_secs(s)))
+            .sum();
+        assert!((8..=11).contains(&later), "{later}");
+
+        let now = start + Duration::from_secs(9);
+        control.ask_status(now);
+        let asked = control
+            .due(now)
+            .into_iter()
+            .find(|(packet, _)| packet.header.op == Op::Status);
+        let (mut answer, _) = asked.expect("it is asked how it is");
+        answer.header.source = ADDR;
+        answer = Packet::with_record(
+            answer.header,
+            serde_json::to_vec(&NodeStatus::default()).expect("a status is text"),
+        );
+        assert!(control.answered(now, &answer).is_some());
+        assert!(
+            control
+                .due(now)
+                .iter()
+                .any(|(packet, _)| packet.header.op == Op::Delete)
+        );
     }
 }
