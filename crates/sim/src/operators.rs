@@ -259,15 +259,21 @@ impl Operators {
     pub fn are_done(&self, now: Instant) -> bool {
         let Some(control) = self.control else { return true };
         let stored = self.stored();
-        let is_whole = stored.exchanging().next().is_none()
-            && (control.heal.is_none() || sets_of(stored).all(|set| self.is_settled(set)))
-            && self.moves_are_over()
-            && stored.growing.is_empty()
-            && stored.deleting.is_empty()
-            && stored.volumes.iter().all(|volume| volume.ready);
+        let is_whole = || {
+            stored.exchanging().next().is_none()
+                && (control.heal.is_none() || sets_of(stored).all(|set| self.is_settled(set)))
+                && self.moves_are_over()
+                && stored.growing.is_empty()
+                && stored.deleting.is_empty()
+                && stored.volumes.iter().all(|volume| volume.ready)
+        };
+        self.are_idle() && is_whole() || control.leaves && now.as_nanos() >= self.over_by
+    }
+
+    /// True if no command and no operator has anything to do.
+    fn are_idle(&self) -> bool {
         let mut operators = self.running.iter().flatten();
-        let is_over = self.commands.are_over() && operators.all(|running| running.operator.is_idle());
-        is_over && is_whole || control.leaves && now.as_nanos() >= self.over_by
+        self.commands.are_over() && operators.all(|running| running.operator.is_idle())
     }
 
     /// True if a node has room for a copy of a set, or what was expelled there, or will have room.
@@ -403,7 +409,7 @@ impl Operators {
     fn note_statuses<H: MaybeGateway>(&mut self, world: &World<H>) {
         self.statuses.clear();
         let stored = self.registry.stored();
-        if !stored.drains.is_empty() || sets_of(stored).any(SetRecord::lacks_copies) {
+        if self.are_idle() && (!stored.drains.is_empty() || sets_of(stored).any(SetRecord::lacks_copies)) {
             let now = world.now();
             let status = |id: u8| Some((id, world.host(usize::from(id))?.status(now)?));
             self.statuses

@@ -180,8 +180,12 @@ impl Block {
 
     /// A write may take effect from now on.
     fn add_pending(&mut self, write: Cluster) {
-        // Clients count ids up, so this is the end.
-        let place = self.pending.partition_point(|other| other.id < write.id);
+        // Clients count ids up, so this is nearly always the end.
+        let is_last = self.pending.last().is_none_or(|other| other.id < write.id);
+        let place = match is_last {
+            true => self.pending.len(),
+            false => self.pending.partition_point(|other| other.id < write.id),
+        };
         self.pending.insert(place, write);
         self.pending_zeros += usize::from(write.zero);
     }

@@ -81,6 +81,9 @@ pub enum SimCommand {
         /// Use media that never fail and flip no bits
         #[arg(long)]
         healthy_media: bool,
+        /// Run each seed once, in half the time: a run that its seed does not decide is not noticed
+        #[arg(long)]
+        once: bool,
         /// Threads [default: one per processor]
         #[arg(long, value_name = "N")]
         threads: Option<usize>,
@@ -112,6 +115,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
             seed,
             count,
             healthy_media,
+            once,
             threads,
             json,
         } => {
@@ -126,6 +130,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<()> {
             };
             let options = SwarmOptions {
                 failing_media: !healthy_media,
+                once,
                 ..SwarmOptions::default()
             };
             let threads = threads.unwrap_or_else(runtime::cpu::count);
