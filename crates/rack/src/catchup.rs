@@ -35,6 +35,12 @@ enum Wanted {
     Overruled(Version),
 }
 
+impl Wanted {
+    fn is_pulled(self, how: Pulling) -> bool {
+        matches!(self, Self::Pulled(_, pulling) if pulling == how)
+    }
+}
+
 /// How a page is had that is newer at a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pulling {
@@ -46,6 +52,91 @@ enum Pulling {
     Elsewhere,
 }
 
+/// The differences of a range that are left.
+#[derive(Debug, Default)]
+struct Differences {
+    /// In the order of their pages.
+    list: Vec<(Lpn, Wanted)>,
+    /// Pages that are to be asked for.
+    left: usize,
+    /// Pages that were asked for.
+    out: usize,
+}
+
+impl Differences {
+    /// A page differs. Of two differences of a page the first one counts.
+    fn push(&mut self, lpn: Lpn, wanted: Wanted) {
+        if let Err(place) = self.find(lpn) {
+            self.left += usize::from(wanted.is_pulled(Pulling::Left));
+            self.list.insert(place, (lpn, wanted));
+        }
+    }
+
+    /// The place of a page, or where it would be.
+    fn find(&self, lpn: Lpn) -> Result<usize, usize> {
+        self.list.binary_search_by_key(&lpn, |(of, _)| *of)
+    }
+
+    fn get(&self, lpn: Lpn) -> Option<Wanted> {
+        let place = self.find(lpn).ok()?;
+        Some(self.list[place].1)
+    }
+
+    /// A page is being replayed.
+    fn replay_started(&mut self, lpn: Lpn) {
+        if let Ok(place) = self.find(lpn)
+            && let (_, Wanted::Replayed { started }) = &mut self.list[place]
+        {
+            *started = true;
+        }
+    }
+
+    /// The next page to ask for; it is asked for.
+    fn next_pull(&mut self) -> Option<Lpn> {
+        if self.left == 0 {
+            return None;
+        }
+        let (lpn, wanted) = self
+            .list
+            .iter_mut()
+            .find(|(_, wanted)| wanted.is_pulled(Pulling::Left))?;
+        if let Wanted::Pulled(_, pulling) = wanted {
+            *pulling = Pulling::Asked;
+        }
+        (self.left, self.out) = (self.left - 1, self.out + 1);
+        Some(*lpn)
+    }
+
+    /// Forgets a page's difference if it is none any more. True if so.
+    fn settle(&mut self, lpn: Lpn, is_left: impl Fn(Lpn, Wanted) -> bool) -> bool {
+        let Ok(place) = self.find(lpn) else {
+            return false;
+        };
+        let (_, wanted) = self.list[place];
+        let is_settled = !is_left(lpn, wanted);
+        if is_settled {
+            self.list.remove(place);
+            self.left -= usize::from(wanted.is_pulled(Pulling::Left));
+            self.out -= usize::from(wanted.is_pulled(Pulling::Asked));
+        }
+        is_settled
+    }
+
+    /// The same for all. True if it forgets some.
+    fn settle_all(&mut self, is_left: impl Fn(Lpn, Wanted) -> bool) -> bool {
+        let before = self.list.len();
+        self.list.retain(|&(lpn, wanted)| is_left(lpn, wanted));
+        let count = |pulling| {
+            self.list
+                .iter()
+                .filter(|(_, wanted)| wanted.is_pulled(pulling))
+                .count()
+        };
+        (self.left, self.out) = (count(Pulling::Left), count(Pulling::Asked));
+        self.list.len() < before
+    }
+}
+
 #[derive(Debug, Default)]
 struct Progress {
     /// First page of the range in hand.
@@ -54,7 +145,7 @@ struct Progress {
     asked: bool,
     /// Pages of the range that the answer covered.
     covered: u32,
-    wanted: Vec<(Lpn, Wanted)>,
+    wanted: Differences,
     done: bool,
 }
 
@@ -78,20 +169,31 @@ pub(crate) struct CatchUp {
     asks: VecDeque<Ask>,
     /// Something came since it was asked last.
     advanced: bool,
+    /// Pages that something has happened to since the last step. The others differ as they did.
+    touched: Vec<Lpn>,
+    /// The next step looks at all differences.
+    looks_at_all: bool,
 }
 
 impl CatchUp {
     pub(crate) fn new(peers: usize) -> Self {
         Self {
             peers: (0..peers).map(|_| Progress::default()).collect(),
-            asks: VecDeque::new(),
-            advanced: false,
+            ..Self::default()
+        }
+    }
+
+    /// A page has another version, or is decided or undecided now.
+    pub(crate) fn touch(&mut self, lpn: Lpn) {
+        if self.peers.iter().any(|progress| !progress.wanted.list.is_empty()) {
+            self.touched.push(lpn);
         }
     }
 
     /// A new epoch: everything learnt may be out of date.
     pub(crate) fn restart(&mut self) {
         self.peers.fill_with(Progress::default);
+        self.touched.clear();
     }
 
     /// Of so many pages those that are as the peers have them: the mean over the peers.
@@ -113,50 +215,44 @@ impl CatchUp {
 
     /// True if there is a page to be asked for, and not many are on their way.
     pub(crate) fn wants_pull(&self) -> bool {
-        let (mut left, mut out) = (false, 0);
-        for (_, wanted) in self.peers.iter().flat_map(|progress| &progress.wanted) {
-            left |= matches!(wanted, Wanted::Pulled(_, Pulling::Left));
-            out += usize::from(matches!(wanted, Wanted::Pulled(_, Pulling::Asked)));
-        }
-        left && out < PULLS_MAX
+        let all = || self.peers.iter().map(|progress| &progress.wanted);
+        all().any(|wanted| wanted.left > 0) && all().map(|wanted| wanted.out).sum::<usize>() < PULLS_MAX
     }
 
     /// The next page to ask for.
     pub(crate) fn next_pull(&mut self) -> Option<Ask> {
-        self.peers.iter_mut().enumerate().find_map(|(peer, progress)| {
-            progress.wanted.iter_mut().find_map(|(lpn, wanted)| match wanted {
-                Wanted::Pulled(_, pulling @ Pulling::Left) => {
-                    *pulling = Pulling::Asked;
-                    Some(Ask::Pull(peer, *lpn))
-                }
-                _ => None,
-            })
-        })
+        let mut peers = self.peers.iter_mut().enumerate();
+        peers.find_map(|(peer, progress)| Some(Ask::Pull(peer, progress.wanted.next_pull()?)))
     }
 
     /// A page is being replayed, or cannot be read here and so cannot be replayed.
     pub(crate) fn replay_started(&mut self, lpn: Lpn) {
-        let all = self.peers.iter_mut().flat_map(|progress| &mut progress.wanted);
-        for (_, wanted) in all.filter(|(page, _)| *page == lpn) {
-            if let Wanted::Replayed { started } = wanted {
-                *started = true;
-            }
+        for progress in &mut self.peers {
+            progress.wanted.replay_started(lpn);
         }
     }
 
     /// Goes on with every peer; true when nothing is left to catch up with. `is_decided` tells whether a page is decided
     /// here.
     pub(crate) fn step(&mut self, store: &impl Store, is_decided: impl Fn(Lpn) -> bool) -> bool {
+        let is_left = |lpn: Lpn, wanted: Wanted| match wanted {
+            Wanted::Pulled(least, _) => store.newest(lpn) < least,
+            Wanted::Replayed { started } => !(started && is_decided(lpn)),
+            Wanted::Overruled(ours) => store.newest(lpn) <= ours,
+        };
+        let (touched, looks_at_all) = (
+            core::mem::take(&mut self.touched),
+            core::mem::take(&mut self.looks_at_all),
+        );
         for peer in 0..self.peers.len() {
             let progress = &mut self.peers[peer];
-            let before = progress.wanted.len();
-            progress.wanted.retain(|&(lpn, wanted)| match wanted {
-                Wanted::Pulled(least, _) => store.newest(lpn) < least,
-                Wanted::Replayed { started } => !(started && is_decided(lpn)),
-                Wanted::Overruled(ours) => store.newest(lpn) <= ours,
-            });
-            self.advanced |= progress.wanted.len() < before;
-            if progress.done || progress.asked || !progress.wanted.is_empty() {
+            if looks_at_all {
+                self.advanced |= progress.wanted.settle_all(is_left);
+            }
+            for &lpn in &touched {
+                self.advanced |= progress.wanted.settle(lpn, is_left);
+            }
+            if progress.done || progress.asked || !progress.wanted.list.is_empty() {
                 continue;
             }
             progress.next += core::mem::take(&mut progress.covered);
@@ -173,6 +269,7 @@ impl CatchUp {
     /// Asks again for everything that was not answered. Not while answers come: then peers are at it, and copies of what they are at
     /// would only delay them. Of pages that cannot `wait` each peer is asked that has them. True if it asks.
     pub(crate) fn resend(&mut self, store: &impl Store, wait: bool) -> bool {
+        self.looks_at_all = true;
         if core::mem::take(&mut self.advanced) {
             return false;
         }
@@ -180,7 +277,7 @@ impl CatchUp {
             if self.peers[peer].asked {
                 self.ask(peer, store);
             }
-            let wanted = self.peers[peer].wanted.iter();
+            let wanted = self.peers[peer].wanted.list.iter();
             self.asks.extend(wanted.filter_map(|&(lpn, wanted)| match wanted {
                 Wanted::Pulled(_, Pulling::Asked) => Some(Ask::Pull(peer, lpn)),
                 Wanted::Pulled(_, Pulling::Elsewhere) if !wait => Some(Ask::Pull(peer, lpn)),
@@ -194,10 +291,8 @@ impl CatchUp {
 
     /// True if a page of at least this version is to be had from a peer.
     fn is_wanted(&self, lpn: Lpn, version: Version) -> bool {
-        let mut all = self.peers.iter().flat_map(|progress| &progress.wanted);
-        all.any(|(page, wanted)| {
-            *page == lpn && matches!(wanted, Wanted::Pulled(least, _) if *least >= version)
-        })
+        let mut all = self.peers.iter().filter_map(|progress| progress.wanted.get(lpn));
+        all.any(|wanted| matches!(wanted, Wanted::Pulled(least, _) if least >= version))
     }
 
     fn ask(&mut self, peer: usize, store: &impl Store) {
@@ -227,6 +322,7 @@ impl CatchUp {
         }
         progress.asked = false;
         self.advanced = true;
+        self.looks_at_all = true;
         progress.covered = u32::from(u16::from_be_bytes(*covered));
         for difference in differences.chunks_exact(DIFFERENCE_BYTES) {
             let offset = u16::from_be_bytes([difference[0], difference[1]]);
@@ -243,16 +339,15 @@ impl CatchUp {
                     true => Pulling::Elsewhere,
                     false => Pulling::Left,
                 };
-                let wanted = &mut self.peers[peer].wanted;
-                wanted.push((lpn, Wanted::Pulled(theirs, pulling)));
+                self.peers[peer].wanted.push(lpn, Wanted::Pulled(theirs, pulling));
                 continue;
             }
             let progress = &mut self.peers[peer];
             if ours > theirs && yields {
-                progress.wanted.push((lpn, Wanted::Overruled(ours)));
+                progress.wanted.push(lpn, Wanted::Overruled(ours));
                 self.asks.push_back(Ask::Overrule(lpn, ours));
             } else if ours > Version::NONE {
-                progress.wanted.push((lpn, Wanted::Replayed { started: false }));
+                progress.wanted.push(lpn, Wanted::Replayed { started: false });
                 self.asks.push_back(Ask::Replay(lpn));
             }
         }

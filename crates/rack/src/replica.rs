@@ -241,6 +241,7 @@ impl Replica {
     fn release(&mut self, slot: u32) {
         let key = self.keys.remove(slot);
         self.index.remove(&key.lpn.0);
+        self.catch_up.touch(key.lpn);
         self.effects.extend(key.waiters.into_iter().map(Effect::Resume));
     }
 
@@ -391,6 +392,7 @@ impl Replica {
         if !self.is_current(peer, &header) || lpn.0 >= store.pages() {
             return None;
         }
+        self.catch_up.touch(lpn);
         match header.op {
             Op::Inv => return self.receive_inv(now, peer, packet, store),
             Op::Ack => self.receive_ack(peer, &header),
@@ -654,6 +656,7 @@ impl Replica {
         if why == Fetch::Replay {
             self.catch_up.replay_started(lpn);
         }
+        self.catch_up.touch(lpn);
         match (why, data) {
             // Whoever asked is no member any more. Another one in its place gets a page that it may have already.
             (Fetch::Push(peer) | Fetch::Overrule(peer, _) | Fetch::Resolve(peer, _), _)
@@ -798,10 +801,8 @@ impl Replica {
 
     fn receive_digest_reply(&mut self, peer: usize, packet: &Packet, store: &impl Store) {
         let first = lpn_of(&packet.header);
-        if self
-            .catch_up
-            .answered(peer, first, packet.record(), store, self.yields)
-        {
+        let (answer, yields) = (packet.record(), self.yields);
+        if self.catch_up.answered(peer, first, answer, store, yields) {
             self.hear_continuity(peer, &packet.header);
             self.send_asks();
         }
