@@ -394,7 +394,7 @@ impl Node {
                 self.units(),
                 &self.ssd,
                 &self.unreadable,
-                self.changes.is_latched(),
+                &self.changes,
             )),
             lead: self.askers.seen(now).max_by_key(|seen| seen.session),
             gateways: self.askers.seen(now).collect(),

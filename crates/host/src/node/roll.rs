@@ -1,5 +1,6 @@
 //! A node's vSSDs as records that fit packets: of many a record tells some, and from which number on the next one goes.
 
+use super::superblock::Changes;
 use super::unit::Unit;
 use base::{Instant, NodeId, VssdId};
 use flash::{Isolation, Ssd, VssdEntry};
@@ -16,22 +17,28 @@ pub(super) fn copying<'u>(now: Instant, units: impl Iterator<Item = &'u Unit>) -
     copying.take(COPYING_MAX).collect()
 }
 
-/// The vSSDs of the node. All have failed if the superblock `is_latched`.
+/// The vSSDs of the node. All have failed if the superblock is latched. What is being deleted is there until the medium does not have it
+/// any more: nobody asks again for the deletion of what is not there.
 pub(super) fn of<'u>(
     now: Instant,
     units: impl Iterator<Item = &'u Unit>,
     ssd: &Ssd,
     unreadable: &[VssdId],
-    is_latched: bool,
+    changes: &Changes,
 ) -> Roll {
+    let kept = |vssd: &VssdId| ssd.vssds().iter().all(|entry| entry.id != *vssd);
+    let here = ssd.vssds().iter().map(|entry| entry.id);
     let mut roll = Roll {
-        here: ssd.vssds().iter().map(|entry| entry.id.0).collect(),
+        here: here
+            .chain(changes.deleting().filter(kept))
+            .map(|vssd| vssd.0)
+            .collect(),
         failed: unreadable.iter().map(|vssd| vssd.0).collect(),
         ..Roll::default()
     };
     for unit in units {
         let vssd = unit.identity().vssd.0;
-        if unit.is_latched() || is_latched {
+        if unit.is_latched() || changes.is_latched() {
             roll.failed.push(vssd);
         } else if !unit.is_serving() {
             roll.joining.push(vssd);

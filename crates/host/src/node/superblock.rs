@@ -29,6 +29,10 @@ impl Job {
             self;
         header
     }
+
+    fn deletes(&self) -> Option<VssdId> {
+        matches!(self, Self::Delete(..)).then(|| self.header().vssd)
+    }
 }
 
 /// The gateway that a request comes from.
@@ -76,6 +80,8 @@ pub(super) struct Changes {
     latched: bool,
     /// vSSDs of which a change did not reach the medium.
     lost: BTreeSet<VssdId>,
+    /// Deleted vSSDs that the medium may still have.
+    kept: BTreeSet<VssdId>,
 }
 
 /// Pages of both slots with so many vSSDs.
@@ -94,6 +100,7 @@ impl Changes {
             check: None,
             latched: false,
             lost: BTreeSet::new(),
+            kept: BTreeSet::new(),
         }
     }
 
@@ -104,6 +111,16 @@ impl Changes {
     /// True if the medium does not have a change that the vSSD has in memory already: nobody is told before a restart that it has.
     pub(super) fn has_lost(&self, vssd: VssdId) -> bool {
         self.lost.contains(&vssd)
+    }
+
+    /// vSSDs that are being deleted, and those that were when the medium failed: the next start may find them.
+    pub(super) fn deleting(&self) -> impl Iterator<Item = VssdId> {
+        let writing = self.writing.iter().flat_map(|writing| &writing.jobs);
+        self.queue
+            .iter()
+            .chain(writing)
+            .filter_map(Job::deletes)
+            .chain(self.kept.iter().copied())
     }
 
     /// True if nothing waits, is being written, or is being read.
@@ -282,5 +299,6 @@ impl Changes {
     fn lose(&mut self, jobs: &[Job]) {
         let moved = jobs.iter().filter(|job| matches!(job, Job::Move(_)));
         self.lost.extend(moved.map(|job| job.header().vssd));
+        self.kept.extend(jobs.iter().filter_map(Job::deletes));
     }
 }
