@@ -28,6 +28,8 @@
 //! - A node with a stranger gets no copies before it has started anew, with the right medium perhaps. Any other
 //!   member that was expelled joins again when its node has answered for a while, each time a longer one; else, after
 //!   [`Rules::rebuild_after`], another node gets a new copy.
+//! - Nothing is changed of a volume of which a member knows later members than the records: a registry of before was put in the place of a
+//!   newer one. Whoever is a member there may have been expelled since, and lack what was flushed.
 //! - An expelled vSSD is deleted when its set has all copies. A node deletes nothing in its place that is of another set. What is to be
 //!   deleted on a node whose medium is another rack's waits for the right medium.
 
@@ -151,6 +153,15 @@ impl Heal {
     ) -> Option<Snapshot> {
         self.forget_removed(records);
         self.members.look(now, records);
+        let outdated = records
+            .made_sets()
+            .filter(|(.., set)| self.members.is_outdated(set));
+        let outdated: BTreeSet<VolumeId> = outdated.map(|(volume, ..)| volume).collect();
+        let leads = |volume| (charge.leads)(volume) && !outdated.contains(&volume);
+        let charge = Charge {
+            leads: &leads,
+            ..charge
+        };
         let mut next = records.clone();
         // First, as the gateway tells of changes that are in the records, and of none that begins now.
         self.settle(now, &mut next, charge, state);

@@ -667,6 +667,12 @@ pub enum RegistryError {
     /// It takes no such records: they are not stored, and will not be.
     #[error("the registry does not take the records: {0}")]
     Refused(String),
+    /// Its records are older than those that it has told of.
+    #[error(
+        "the registry has the records of change {0}, and has told of change {1} before: an older copy was put in its place. Put the newer one \
+         back; or stop all gateways and make it anew from the nodes by `switchyard registry rebuild --replace`"
+    )]
+    WentBack(u64, u64),
 }
 
 /// The store of the records.

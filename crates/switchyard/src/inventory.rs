@@ -49,6 +49,11 @@ pub fn ask(node: NodeId, addr: Addr) -> anyhow::Result<Found> {
     }
 }
 
+/// The number of the node at this address.
+pub fn number_at(addr: Addr) -> anyhow::Result<NodeId> {
+    Ok(Asker::new(addr)?.ask(0)?.node)
+}
+
 struct Asker {
     socket: UdpSocket,
     me: Addr,

@@ -100,9 +100,12 @@ struct Rebuild {
     nodes: Vec<(NodeId, Addr)>,
     #[command(flatten)]
     target: Target,
-    /// Go on without copies that are missing, where another one holds everything
+    /// Go on without copies that are missing, where another one is there; the command says what that may lose
     #[arg(long)]
     without_missing: bool,
+    /// Give up what only missing copies may hold
+    #[arg(long, requires = "without_missing")]
+    accept_loss: bool,
     /// Leave this volume out; its copies stay on the nodes
     #[arg(long = "leave-out", value_name = "VOLUME")]
     left_out: Vec<String>,
@@ -164,7 +167,52 @@ fn made_again(nodes: &[Found], args: Rebuild) -> anyhow::Result<()> {
             bail!(Failure::Problems(problems.len()));
         }
     };
+    let doubts: Vec<String> = doubts(&snapshot, nodes).collect();
+    doubts.iter().for_each(|doubt| println!("{doubt}"));
+    if !(doubts.is_empty() || args.accept_loss || args.target.dry_run) {
+        println!(
+            "A copy that was expelled does not know of it. If one of those that are left was, what was written since is lost, also what was \
+             flushed."
+        );
+        bail!(Failure::Usage(
+            "nothing is written: name the nodes of the missing copies, or say --accept-loss to go on without them".into()
+        ));
+    }
     write(snapshot, args)
+}
+
+/// Sets that go on with copies that may be of before, as another member is missing.
+fn doubts(snapshot: &Snapshot, nodes: &[Found]) -> impl Iterator<Item = String> {
+    let is_found = |vssd: u32| {
+        nodes
+            .iter()
+            .flat_map(|node| &node.vssds)
+            .any(|listed| listed.vssd.0 == vssd)
+    };
+    let volumes = snapshot.volumes.iter();
+    let sets = volumes.flat_map(|volume| {
+        volume
+            .sets
+            .iter()
+            .enumerate()
+            .map(move |(part, set)| (volume, part, set))
+    });
+    sets.filter_map(move |(volume, part, set)| {
+        let lost = set.expelling.iter().flat_map(|expelling| &expelling.vssds);
+        let missing: Vec<String> = lost
+            .filter(|vssd| !is_found(**vssd))
+            .map(u32::to_string)
+            .collect();
+        let left: Vec<String> = set
+            .replicas
+            .iter()
+            .map(|left| format!("{} on node {}", left.vssd, left.node))
+            .collect();
+        let (name, left, lost) = (&volume.name, left.join(", "), missing.join(", "));
+        (!missing.is_empty()).then(|| {
+            format!("volume `{name}`, part {part}: vSSD {lost} is missing, and vSSD {left} goes on.")
+        })
+    })
 }
 
 fn write(snapshot: Snapshot, args: Rebuild) -> anyhow::Result<()> {
@@ -223,6 +271,9 @@ fn restore(place: &Place, file: &Path, force: bool) -> anyhow::Result<()> {
         restored(backup, stored.as_ref())
     })?;
     println!("{place}: {}", summary(&place.load()?));
+    println!(
+        "Have all nodes run before you start the gateways: a copy that was expelled since this backup does not know of it."
+    );
     Ok(())
 }
 
@@ -399,6 +450,7 @@ mod tests {
                     dry_run: false,
                 },
                 without_missing: false,
+                accept_loss: false,
                 left_out: Vec::new(),
                 replace: true,
                 force,

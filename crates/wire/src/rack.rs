@@ -130,6 +130,8 @@ wire_enum! {
         OtherSet = 28,
         /// Status: the vSSD is of before a membership that all members knew.
         Past = 29,
+        /// Status: the vSSD knows a later membership than the request.
+        Ahead = 30,
     }
 }
 

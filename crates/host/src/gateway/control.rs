@@ -365,8 +365,17 @@ impl Control {
 
     /// Volumes' vSSDs that are of before what all members of their sets knew.
     pub fn past(&self) -> impl Iterator<Item = VssdId> {
-        let past = self.failures.iter().filter(|(.., code)| *code == Code::Past);
-        past.map(|(_, vssd, _)| *vssd)
+        self.refused_as(Code::Past)
+    }
+
+    /// Volumes' vSSDs that know later members of their sets than the records.
+    pub fn ahead(&self) -> impl Iterator<Item = VssdId> {
+        self.refused_as(Code::Ahead)
+    }
+
+    fn refused_as(&self, code: Code) -> impl Iterator<Item = VssdId> {
+        let refused = self.failures.iter().filter(move |(.., of)| *of == code);
+        refused.map(|(_, vssd, _)| *vssd)
     }
 
     /// First refusal of this.

@@ -173,6 +173,11 @@ impl Gateway {
         self.traffic.flight.control.past().collect()
     }
 
+    /// Members of volumes that know later members of their sets than the records: these are of before.
+    pub fn ahead(&self) -> Vec<VssdId> {
+        self.traffic.flight.control.ahead().collect()
+    }
+
     /// The volumes as NBD exports.
     pub fn exports(&self) -> Vec<Export> {
         let volumes = self.traffic.flight.volumes.iter().map(|(_, volume)| volume);

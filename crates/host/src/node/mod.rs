@@ -611,9 +611,9 @@ impl Node {
         let known = &slot.unit.identity().config.membership;
         let code = if slot.closing.is_some() {
             Code::Busy
-        } else if slot.unit.flash().logical_pages() != open.pages
-            || open.membership.generation < known.generation
-        {
+        } else if open.membership.generation < known.generation {
+            Code::Ahead
+        } else if slot.unit.flash().logical_pages() != open.pages {
             Code::Refused
         } else if open.membership.generation > known.generation {
             return self.change_members(now, header, open, index);

@@ -111,6 +111,8 @@ pub struct View {
     pub strangers: Vec<VssdId>,
     /// Members that are of before what all members of their sets knew.
     pub past: Vec<VssdId>,
+    /// Members that know later members of their sets than the records.
+    pub ahead: Vec<VssdId>,
 }
 
 /// How a volume is.
@@ -215,6 +217,7 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
         volumes: volumes.iter().map(volume).collect(),
         strangers: gateway.strangers(),
         past: gateway.past(),
+        ahead: gateway.ahead(),
     }
 }
 

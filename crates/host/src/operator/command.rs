@@ -329,9 +329,8 @@ pub enum NotExchanged {
 /// A node that does not do its part of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "node {} does not serve vSSD {}: {}. Put the node's own medium back and restart it, or give the volume up with \
-     `switchyard volume delete {volume}`",
-    node.map_or_else(|| "?".to_owned(), |node| node.0.to_string()), vssd.0, reason(*code)
+    "node {} does not serve vSSD {}: {}. {}",
+    node.map_or_else(|| "?".to_owned(), |node| node.0.to_string()), vssd.0, reason(*code), remedy(*code, volume)
 )]
 pub struct VssdProblem {
     /// Its node, if the volume's record has it.
@@ -370,8 +369,20 @@ fn reason(code: Code) -> &'static str {
         Code::Past => {
             "its node has a medium of before the set's members changed last: put the node's own medium back, or go on with what is left by `switchyard registry force-copy`"
         }
-        Code::Refused => "the node has it with another size or other replicas",
+        Code::Ahead => "its set has changed since this registry's records were made",
+        Code::Refused => "the node has it with another size",
         _ => "the node refuses it",
+    }
+}
+
+fn remedy(code: Code, volume: &str) -> String {
+    match code {
+        Code::Ahead => "Nothing is lost: stop the gateways, and put the newer registry back, or make it anew from the nodes by \
+                        `switchyard registry rebuild --replace`"
+            .to_owned(),
+        _ => format!(
+            "Put the node's own medium back and restart it, or give the volume up with `switchyard volume delete {volume}`"
+        ),
     }
 }
 

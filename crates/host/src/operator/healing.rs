@@ -128,6 +128,7 @@ impl Healing {
         }
         self.heal.members_mut().strangers(view.strangers.iter().copied());
         self.heal.members_mut().past(view.past.iter().copied());
+        self.heal.members_mut().ahead(view.ahead.iter().copied());
         (now >= self.ask_at).then(|| self.ask(now, view))
     }
 

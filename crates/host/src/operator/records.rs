@@ -3,6 +3,9 @@
 //! Invariant: [`settled`](Records::settled) tells records only while they are known to be the stored ones. A store
 //! whose outcome is unknown may still happen later; so the operator loads, and if the old epoch is still there it stores
 //! the old records again, under a new epoch. From then on the late store conflicts.
+//!
+//! A registry that tells an older epoch than before counts as one that does not answer: somebody has put an older copy in its place, and
+//! what it says of members is not so any more.
 
 use base::{Duration, Instant, time::earliest};
 use rack::registry::{RegistryError, Snapshot};
@@ -37,6 +40,8 @@ enum Asked {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     known: Option<Box<Snapshot>>,
+    /// The newest epoch that it has told.
+    newest: u64,
     /// Those that were known last, for who only looks while the registry does not answer.
     last: Option<Box<Snapshot>>,
     /// Since when it does not answer, and why.
@@ -87,6 +92,7 @@ impl Records {
     }
 
     fn learn(&mut self, snapshot: Box<Snapshot>) {
+        self.newest = snapshot.epoch;
         self.known = Some(snapshot);
         (self.last, self.away) = (None, None);
     }
@@ -165,6 +171,10 @@ impl Records {
         self.forget();
         match result {
             Err(error) => self.fail(now, error, doubt),
+            Ok(snapshot) if snapshot.epoch < self.newest => {
+                let error = RegistryError::WentBack(snapshot.epoch, self.newest);
+                self.fail(now, error, doubt);
+            }
             Ok(snapshot) if doubt == Some(snapshot.epoch) => self.ask(now, Asked::Fence(snapshot)),
             Ok(snapshot) => self.learn(snapshot),
         }
@@ -282,6 +292,20 @@ mod tests {
     }
 
     #[test]
+    fn older_records_in_the_place_of_newer_ones_are_not_believed() {
+        let mut records = settled();
+        change(&mut records);
+        records.stored(Instant::ZERO, Ok(()));
+        records.refresh();
+        records.load(Instant::ZERO);
+        records.poll();
+        records.loaded(Instant::ZERO, Ok(Box::default()));
+        assert_eq!(records.take_failure(), Some(RegistryError::WentBack(0, 1)));
+        assert!(records.settled().is_none());
+        assert_eq!(records.stale().map(|known| known.epoch), Some(1));
+    }
+
+    #[test]
     fn a_registry_that_is_slow_is_away_for_who_only_looks() {
         let mut records = settled();
         records.refresh();
@@ -318,7 +342,8 @@ mod tests {
         assert_eq!(records.away(), Some(&(at, unknown())), "since the first failure");
         records.tick(records.deadline().unwrap());
         records.poll();
-        records.loaded(later, Ok(Box::default()));
+        let told = Snapshot { epoch: 1, ..*stored };
+        records.loaded(later, Ok(Box::new(told)));
         assert!(records.stale().is_none() && records.away().is_none());
     }
 }

@@ -137,6 +137,8 @@ pub struct Members {
     strangers: BTreeSet<u32>,
     /// Members that are of before what all members of their sets knew, as their nodes have said.
     past: BTreeSet<u32>,
+    /// Members that know later members of their sets than the records, as their nodes have said.
+    ahead: BTreeSet<u32>,
     /// Members that have joined, and their nodes' starts: an image of the past says nothing of what was copied since.
     renewed: BTreeMap<u32, u32>,
     /// Nodes that have something else in the place of a vSSD, and the start in which each said so: a medium is exchanged with a
@@ -156,6 +158,7 @@ impl Members {
             lost: BTreeMap::new(),
             strangers: BTreeSet::new(),
             past: BTreeSet::new(),
+            ahead: BTreeSet::new(),
             renewed: BTreeMap::new(),
             strange: BTreeMap::new(),
             idle: BTreeMap::new(),
@@ -199,6 +202,16 @@ impl Members {
     /// These members were refused to the gateway as images of the past.
     pub fn past(&mut self, vssds: impl Iterator<Item = VssdId>) {
         self.past = vssds.map(|vssd| vssd.0).collect();
+    }
+
+    /// These members were refused to the gateway, as their sets have changed since the records were made.
+    pub fn ahead(&mut self, vssds: impl Iterator<Item = VssdId>) {
+        self.ahead = vssds.map(|vssd| vssd.0).collect();
+    }
+
+    /// True if the records of a set are of before.
+    pub(super) fn is_outdated(&self, set: &SetRecord) -> bool {
+        set.vssds().any(|(vssd, _)| self.ahead.contains(&vssd.0))
     }
 
     /// Members that do not serve. One answer of a node says little of it: it may be of before the member was made.

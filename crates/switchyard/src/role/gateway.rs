@@ -6,6 +6,7 @@ use crate::control::api::Create;
 use crate::control::server::{self, Server};
 use crate::datadir::DataDir;
 use crate::failure::Failure;
+use crate::inventory;
 use crate::launch::{self, Says};
 use crate::operator::{
     ASK_EVERY, LOOK_EVERY, Offer, Part, Pieces, Refusal, SILENT_AFTER, check_level, cntlids, enter,
@@ -18,6 +19,7 @@ use clap::Args;
 use host::operator::{Role, Shared};
 use host::{Gateway, GatewayConfig};
 use rack::level::Software;
+use rack::nodes::check_place;
 use rack::placement::PlacementError;
 use rack::registry::{GatewayRecord, NodeRecord, Registry, Snapshot};
 use runtime::HostSpec;
@@ -130,7 +132,7 @@ pub fn run(args: GatewayArgs) -> anyhow::Result<()> {
         snapshot,
         nvme,
         role,
-    } = records(&args, &config, addr, &dir)?;
+    } = records(&args, &config, addr, &dir, &says)?;
     let settings = GatewayConfig {
         addr,
         tors,
@@ -229,12 +231,20 @@ struct Records {
     role: Role,
 }
 
-fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> anyhow::Result<Records> {
+fn records(
+    args: &GatewayArgs,
+    config: &Config,
+    addr: Addr,
+    dir: &DataDir,
+    says: &Says,
+) -> anyhow::Result<Records> {
     let software = Software::own(config.levels);
     let Some(shared) = &args.registry else {
         let mut registry = FileRegistry::open(dir.path())?;
-        check_level(&registry.load()?, &software)?;
-        let snapshot = note_nodes(&mut registry, &args.nodes)?;
+        let before = registry.load()?;
+        check_level(&before, &software)?;
+        let nodes = confirmed(&before, args, says, inventory::number_at)?;
+        let snapshot = note_nodes(&mut registry, &nodes)?;
         return Ok(Records {
             nvme: Offer::new(config.nvme, TargetOptions::default()),
             registry: Box::new(registry),
@@ -252,9 +262,8 @@ fn records(args: &GatewayArgs, config: &Config, addr: Addr, dir: &DataDir) -> an
         control: format!("http://{}", announced(config.control, *args.listen.ip())),
         software: Some(software),
     };
-    let (snapshot, number) = enter(registry.as_mut(), &record, |snapshot| {
-        add_nodes(snapshot, &args.nodes)
-    })?;
+    let nodes = confirmed(&registry.load()?, args, says, inventory::number_at)?;
+    let (snapshot, number) = enter(registry.as_mut(), &record, |snapshot| add_nodes(snapshot, &nodes))?;
     if snapshot.nodes.is_empty() {
         bail!(no_nodes());
     }
@@ -286,6 +295,55 @@ fn announced(address: SocketAddr, rack: Ipv4Addr) -> SocketAddr {
 
 fn no_nodes() -> Failure {
     Failure::Usage("the registry knows no node: name each with --node ID=IP:PORT".into())
+}
+
+/// The nodes of the command line without those that are to be somewhere else than the registry says, and are not there. A wrong address would
+/// take the node's copies away from every gateway. `number_at` tells the number of the node at an address.
+fn confirmed(
+    snapshot: &Snapshot,
+    args: &GatewayArgs,
+    says: &Says,
+    number_at: impl Fn(Addr) -> anyhow::Result<NodeId>,
+) -> anyhow::Result<Vec<(NodeId, Addr)>> {
+    check_named(args)?;
+    let mut confirmed = Vec::new();
+    for &(id, addr) in &args.nodes {
+        let known = snapshot.nodes.iter().find(|known| known.id == id.0);
+        let moves = known.filter(|known| known.addr != addr.to_string() && !snapshot.removed.contains(&id.0));
+        let Some(known) = moves else {
+            confirmed.push((id, addr));
+            continue;
+        };
+        match number_at(addr) {
+            Ok(there) if there == id => confirmed.push((id, addr)),
+            Ok(there) => bail!(Failure::Usage(format!(
+                "the node at {addr} has the number {}, and not {}: correct --node {}={addr}",
+                there.0, id.0, id.0
+            ))),
+            Err(_) => says.note(&format!(
+                "node {} is not at {addr}: it stays at {}. If it is to move, start it at {addr}, and then this gateway again",
+                id.0, known.addr
+            )),
+        }
+    }
+    Ok(confirmed)
+}
+
+/// Refuses nodes of the command line that cannot be as it says.
+fn check_named(args: &GatewayArgs) -> anyhow::Result<()> {
+    let here = reachable("listen", args.listen)?;
+    let tors = tors(&args.tors)?;
+    for (place, &(id, addr)) in args.nodes.iter().enumerate() {
+        check_place(addr, &tors, &[here]).map_err(|error| Failure::Usage(error.to_string()))?;
+        let before = &args.nodes[..place];
+        if before.iter().any(|&(other, at)| (other == id) != (at == addr)) {
+            bail!(Failure::Usage(format!(
+                "--node {}={addr}: a node has one number and one address, and another --node has one of these",
+                id.0
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The nodes of the command line replace the registry's of the same number. Those that the rack was told to forget stay
@@ -375,6 +433,51 @@ mod tests {
         assert_eq!(shown("[::]:9180"), "10.0.0.2:9180");
         assert_eq!(shown("127.0.0.1:9180"), "127.0.0.1:9180");
         assert_eq!(shown("[fd00::1]:9180"), "[fd00::1]:9180");
+    }
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: GatewayArgs,
+    }
+
+    fn gateway_of(nodes: &[&str]) -> GatewayArgs {
+        let nodes = nodes.iter().flat_map(|node| ["--node", node]);
+        let fixed = ["gateway", "--listen", "10.0.0.9:1", "--tor", "10.0.0.8:1"];
+        <Command as clap::Parser>::parse_from(fixed.into_iter().chain(nodes)).args
+    }
+
+    /// bug: a gateway that was given another node's address for a node took that node's copies away from the whole rack.
+    #[test]
+    fn a_node_moves_only_to_where_it_is() {
+        let at = |host| Addr::new([10, 0, 0, host], 1);
+        let mut snapshot = Snapshot::default();
+        add_nodes(&mut snapshot, &[(NodeId(1), at(1)), (NodeId(2), at(2))]);
+        let confirm = |nodes: &[&str]| {
+            let number_at = |addr: Addr| match addr.ip & 0xff {
+                host @ 1..=3 => Ok(NodeId(host.min(2) as u8)),
+                _ => bail!("nobody answers"),
+            };
+            confirmed(&snapshot, &gateway_of(nodes), &Says { json: true }, number_at)
+        };
+        let named = |nodes: &[&str]| confirm(nodes).unwrap();
+        assert_eq!(named(&["2=10.0.0.3:1"]), [(NodeId(2), at(3))], "it is there");
+        assert_eq!(
+            named(&["1=10.0.0.1:1", "2=10.0.0.7:1"]),
+            [(NodeId(1), at(1))],
+            "nobody is there"
+        );
+        assert_eq!(named(&["4=10.0.0.7:1"]), [(NodeId(4), at(7))], "it is new");
+        for wrong in [
+            &["1=10.0.0.2:1"][..],
+            &["1=10.0.0.2:1", "2=10.0.0.1:1"],
+            &["3=10.0.0.8:1"],
+            &["3=10.0.0.9:1"],
+            &["3=10.0.0.7:1", "4=10.0.0.7:1"],
+            &["3=10.0.0.6:1", "3=10.0.0.7:1"],
+        ] {
+            assert!(confirm(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]
