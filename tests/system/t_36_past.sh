@@ -66,6 +66,38 @@ for how in serves starts; do
     rm -rf "$work"/node? "$work/old1" "$work/registry" "$work/gateway"
 done
 
+for lost in 1 2; do
+    echo "· the registry is of before the copy on node $lost was expelled: nothing is changed by it, and it is made anew"
+    node 1
+    node 2
+    gateway
+    "$SWITCHYARD" volume create a --size 4MiB --control "http://$control" >/dev/null
+    put 1
+    "$SWITCHYARD" registry backup --registry "$work/registry" "$work/old.backup" >/dev/null
+    kill -9 "${pids[node$lost]}"
+    wait "${pids[node$lost]}" || true
+    await_states "a=degraded"
+    put 2
+    stop gateway
+    node $lost
+    "$SWITCHYARD" registry restore --registry "$work/registry" "$work/old.backup" >/dev/null
+    gateway
+    await_states "a=failed"
+    "$SWITCHYARD" volume list --json --control "http://$control" | grep -q "its set has changed since" || fail "the volume does not say why"
+    # Longer than a member is waited for that the others do not hear.
+    for (( i = 0; i < 4; i++ )); do holds 2; sleep 1; done
+    stop gateway
+    rm "$work/old.backup"
+    expect_code 2 "$SWITCHYARD" registry rebuild --node "$lost=$(udp $lost)" --registry "$work/registry" --replace --without-missing
+    expect_text "say --accept-loss"
+    "$SWITCHYARD" registry rebuild "${nodes[@]}" --registry "$work/registry" --replace >/dev/null
+    gateway
+    await_states "a=ready"
+    timeout 20 qemu-io -f raw -c "read -P 2 0 4k" "$(uri_of a)" | grep -q "^read" || fail "what was flushed is lost"
+    for part in gateway node1 node2; do stop "$part"; done
+    rm -rf "$work"/node? "$work/registry" "$work/gateway"
+done
+
 echo "· a single copy, and its node with an empty medium"
 node 1
 node 2
