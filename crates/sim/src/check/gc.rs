@@ -15,6 +15,8 @@ pub struct GcChecker {
     set_of: Map<u32, u32>,
     /// The last request of each vSSD, to match an accept with it.
     asked: Map<u32, Asked>,
+    /// Session and number of each vSSD's last finish.
+    finished: Map<u32, (u32, u64)>,
     collectors: Vec<Collector>,
     lease_ns: u64,
     accepted: u64,
@@ -83,7 +85,10 @@ impl GcChecker {
             Code::Finish => {
                 self.collectors.retain(|c| c.vssd != header.vssd);
                 self.asked.remove(&header.vssd.0);
+                self.finished.insert(header.vssd.0, number);
             }
+            // A copy of a request of before that a switch passes on: whoever asked takes no answer to it any more.
+            _ if self.is_over(header.vssd, number) => {}
             // A regular request in the midst of a soft collection is its renewal, and does not end it.
             Code::SoftOrOk | Code::Regular | Code::Background => {
                 self.asked.insert(
@@ -98,6 +103,11 @@ impl GcChecker {
             }
             _ => {}
         }
+    }
+
+    fn is_over(&self, vssd: VssdId, (session, request): (u32, u64)) -> bool {
+        let finished = self.finished.get(&vssd.0).copied();
+        finished.is_some_and(|(last, finish)| last == session && request < finish)
     }
 
     /// A request reaches a ToR, or its answer a node: `host`.
@@ -245,6 +255,22 @@ mod tests {
             let accept = answer(asked, Code::Accept);
             assert_eq!(checker.arrived(Instant::ZERO, 1, &accept), Ok(()));
         }
+    }
+
+    /// Bug: a switch passed on a copy of the request after the finish, and the checker took a copy of the accept for another collection.
+    #[test]
+    fn who_has_finished_does_not_collect_by_late_copies() {
+        let mut checker = GcChecker::new([&[VssdId(1), VssdId(2)]], u64::MAX);
+        let (a, b) = (ask(1, 7, Code::SoftOrOk), ask(2, 9, Code::SoftOrOk));
+        let accepts =
+            |checker: &mut GcChecker, asked| checker.arrived(Instant::ZERO, 1, &answer(asked, Code::Accept));
+        checker.sent(Instant::ZERO, &a);
+        assert_eq!(accepts(&mut checker, &a), Ok(()));
+        checker.sent(Instant::ZERO, &ask(1, 8, Code::Finish));
+        checker.sent(Instant::ZERO, &a);
+        assert_eq!(accepts(&mut checker, &a), Ok(()));
+        checker.sent(Instant::ZERO, &b);
+        assert_eq!(accepts(&mut checker, &b), Ok(()));
     }
 
     #[test]
