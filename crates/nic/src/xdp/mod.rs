@@ -1,15 +1,19 @@
 //! AF_XDP: frames of one hardware queue of an interface, by rings that are shared with the kernel. The kernel's own stack does not
 //! see them.
 //!
-//! Frames are not longer than a page's quarter or half, so the link cuts no segments. The kernel tells nothing of checksums: an owner
-//! verifies them, unless [`Options::trusts_peer`] says that the other end is memory of this host. A `veth` peer does not fill
-//! them in (`ethtool -K IFACE tx off` makes it).
+//! Frames are not longer than half a page, so the link cuts no segments. The kernel tells nothing of checksums, so the stack
+//! verifies them. The kernel at the other end of a `veth` does not make them, unless `ethtool -K IFACE tx off` tells it to:
+//! [`Options::peer_sends_no_checksums`].
+//!
+//! Behind the driver ([`Mode::Skb`]) the kernel may have joined segments to frames that are longer, and drops them then: `ethtool -K IFACE
+//! gro off`, and `gso_max_segs 1` at the other end of a `veth`.
 
 mod program;
 mod ring;
 
 use crate::frames::{Checksums, ETHERNET_BYTES, Frame, Frames, Limits, LinkError, Sleep, Written};
 use crate::interface::Interface;
+use crate::offload;
 use os::sync::Arc;
 use program::Attached;
 use ring::Ring;
@@ -41,8 +45,8 @@ pub struct Options {
     pub mode: Mode,
     /// The first queue.
     pub queue: u32,
-    /// The other end's checksums are neither made nor looked at.
-    pub trusts_peer: bool,
+    /// The other end is memory of this host, whose frames arrive whole and without checksums: nobody looks at them. What is sent has them.
+    pub peer_sends_no_checksums: bool,
 }
 
 /// The memory of a socket's frames.
@@ -119,7 +123,7 @@ pub fn open(interface: &str, queues: u32, options: Options) -> io::Result<Vec<Xd
     let limits = Limits {
         mtu,
         segment_bytes_max: 0,
-        checksums: if options.trusts_peer {
+        checksums: if options.peer_sends_no_checksums {
             Checksums::Link
         } else {
             Checksums::Stack
@@ -242,10 +246,14 @@ impl Frames for Xdp {
         let mut count = 0;
         while let Some(place) = self.free.pop() {
             let chunk = self.chunks.at(place, CHUNK_BYTES as usize);
-            let Some(written) = fill(chunk.expect("places are inside")) else {
+            let chunk = chunk.expect("places are inside");
+            let Some(written) = fill(chunk) else {
                 self.free.push(place);
                 break;
             };
+            if self.limits.checksums == Checksums::Link {
+                offload::complete(&mut chunk[..written.bytes]);
+            }
             let entry = XdpDesc {
                 addr: place,
                 len: written.bytes as u32,
