@@ -7,13 +7,14 @@
 //! | [`packet`] | what is behind an interface of the kernel | up to 64 KiB | the kernel's |
 //! | [`xdp`] | the same, past the kernel's stack | no | the stack's |
 //!
-//! [`faults`] puts a bad network around any of them.
+//! [`faults`] puts a bad network around any of them, and [`hub`] connects several.
 //!
 //! The formats are in `docs/format/vnic.md`. What the back ends cost is in `docs/tcp.md`.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 pub mod faults;
 mod frames;
+pub mod hub;
 mod interface;
 mod offload;
 pub mod packet;

@@ -1,8 +1,11 @@
 //! A virtual NIC in memory that two processes of one host share.
 
+mod attach;
 mod doorbell;
 mod lane;
 mod memory;
 mod vnic;
 
-pub use vnic::{QUEUES_MAX, Shape, Vnic, pair};
+pub use attach::{AttachError, Door, Grant, NAME_BYTES_MAX, Visitor, Wish, attach, status};
+pub use doorbell::Doorbell;
+pub use vnic::{End, QUEUES_MAX, Shape, Vnic, make, pair};

@@ -1,4 +1,5 @@
 //! A network namespace of its own for a test's thread.
+#![allow(dead_code, reason = "each test takes its part")]
 
 use std::process::Command;
 
