@@ -28,6 +28,23 @@ const BACKLOG: i32 = 64;
 /// How long a hub may take to answer, in seconds.
 const ANSWER_S: u64 = 5;
 
+/// Names the socket of a hub.
+pub const SOCKET_VARIABLE: &str = "SWITCHYARD_TCP";
+/// The system's hub, and the name of a user's own in its directory for such files.
+const SYSTEM_SOCKET: &str = "/run/switchyard/tcp.sock";
+const USER_SOCKET: &str = "switchyard-tcp.sock";
+
+/// Socket of the hub: that of [`SOCKET_VARIABLE`], or the user's own if it is there (or `is_hub` and no root), or the system's.
+pub fn default_socket(is_hub: bool) -> PathBuf {
+    if let Some(path) = std::env::var_os(SOCKET_VARIABLE) {
+        return path.into();
+    }
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(|dir| Path::new(&dir).join(USER_SOCKET));
+    let is_root = rustix::process::geteuid().is_root();
+    let is_own = |path: &PathBuf| if is_hub { !is_root } else { path.exists() };
+    own.filter(is_own).unwrap_or_else(|| SYSTEM_SOCKET.into())
+}
+
 /// What a visitor wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {

@@ -6,6 +6,8 @@ mod lane;
 mod memory;
 mod vnic;
 
-pub use attach::{AttachError, Door, Grant, NAME_BYTES_MAX, Visitor, Wish, attach, status};
+pub use attach::{
+    AttachError, Door, Grant, NAME_BYTES_MAX, SOCKET_VARIABLE, Visitor, Wish, attach, default_socket, status,
+};
 pub use doorbell::Doorbell;
 pub use vnic::{End, QUEUES_MAX, Shape, Vnic, make, pair};
