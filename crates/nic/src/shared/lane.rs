@@ -13,7 +13,7 @@
 //! mark away rings. It is the same with `starves`, for a producer without room.
 
 use super::memory::Memory;
-use os::sync::{Arc, AtomicU64, Ordering, fence};
+use super::sync::{Arc, AtomicU64, Ordering, fence};
 
 /// A cache line, to which frames are aligned.
 const LINE_BYTES: u64 = 64;

@@ -6,6 +6,8 @@ mod lane;
 mod memory;
 mod vnic;
 
+use os::sync;
+
 pub use attach::{
     AttachError, Door, Grant, NAME_BYTES_MAX, SOCKET_VARIABLE, Visitor, Wish, attach, default_socket, status,
 };
