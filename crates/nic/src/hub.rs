@@ -134,23 +134,23 @@ impl Switch {
         if target[0] & 1 == 1 {
             for index in 0..self.ports_max {
                 if From::Port(index) != from && self.ports.get(index).is_some() {
-                    self.to_port(index, frame);
+                    self.give(index, frame);
                 }
             }
             if from != From::Uplink {
-                self.to_uplink(frame);
+                self.send_up(frame);
             }
             return;
         }
         match self.by_mac.get(&number(target)).copied() {
-            Some(index) if From::Port(index) != from => self.to_port(index, frame),
+            Some(index) if From::Port(index) != from => self.give(index, frame),
             Some(_) => {}
-            None if from != From::Uplink => self.to_uplink(frame),
+            None if from != From::Uplink => self.send_up(frame),
             None => {}
         }
     }
 
-    fn to_port(&mut self, index: u32, frame: Frame<'_>) {
+    fn give(&mut self, index: u32, frame: Frame<'_>) {
         let port = &mut self.ports[index];
         let queue = match port.queues.len() {
             1 => 0,
@@ -161,7 +161,7 @@ impl Switch {
         port.counters.count_out(sent, frame);
     }
 
-    fn to_uplink(&mut self, frame: Frame<'_>) {
+    fn send_up(&mut self, frame: Frame<'_>) {
         if let Some(uplink) = &mut self.uplink {
             let sent = put(&mut **uplink, frame);
             self.uplink_counters.count_out(sent, frame);

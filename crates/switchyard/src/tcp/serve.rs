@@ -26,7 +26,7 @@ pub struct ServeArgs {
     /// TAP device to make, at which this host's kernel is reached (needs CAP_NET_ADMIN)
     #[arg(long, value_name = "NAME")]
     tap: Option<String>,
-    /// Ports at a time; each has 2 MiB of memory for each of its queues
+    /// Ports at a time; each has half a MiB of memory for each of its queues
     #[arg(long, value_name = "N", default_value_t = 64)]
     ports: usize,
     /// Bytes of the longest packet, if there is no uplink

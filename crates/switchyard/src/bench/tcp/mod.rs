@@ -82,9 +82,10 @@ pub fn run(args: &TcpArgs) -> anyhow::Result<()> {
     }
     within("--rounds", args.rounds, ROUNDS)?;
     within("--seconds", args.seconds, SECONDS)?;
+    // Before the thread is bound: it counts the processors that there are.
+    let about = machine::about();
     let cpu = runtime::cpu::allowed()[0];
     runtime::cpu::pin(cpu).context("cannot bind the thread to a processor")?;
-    let about = machine::about();
     if !args.json {
         println!(
             "machine  {}, {} processors, Linux {}",
