@@ -50,6 +50,7 @@ impl FlowTable {
     }
 
     /// The entry of a flow, made anew if its slot had another one.
+    #[inline]
     fn entry(&mut self, flow: FlowId) -> &mut Entry {
         let index = flow.index as usize;
         if self.entries[index].generation == flow.generation {
@@ -87,16 +88,25 @@ impl FlowTable {
     }
 
     /// A flow's rings.
+    #[inline]
     pub fn pair(&mut self, flow: FlowId) -> &mut Pair {
-        let is_missing = self.entry(flow).pair.is_none();
-        if is_missing {
+        let index = flow.index as usize;
+        let entry = &self.entries[index];
+        if entry.generation == flow.generation && entry.pair.is_some() {
+            return self.entries[index].pair.as_mut().expect("it was looked at");
+        }
+        self.other_pair(flow)
+    }
+
+    #[cold]
+    fn other_pair(&mut self, flow: FlowId) -> &mut Pair {
+        if self.entry(flow).pair.is_none() {
             let pair = self.make();
             self.entry(flow).pair = Some(pair);
         }
         self.entry(flow).pair.as_mut().expect("it was made")
     }
 
-    #[cold]
     fn make(&mut self) -> Pair {
         let sizes = self.sizes;
         self.spare.pop().unwrap_or_else(|| Pair {
