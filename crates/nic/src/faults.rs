@@ -6,10 +6,10 @@ use base::{Duration, Instant, Rng};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
-/// Frames that are kept in each direction. What comes when there are so many is lost.
+/// Frames that are kept in each direction. A frame beyond them is lost.
 const KEPT_MAX: usize = 1 << 14;
 
-/// What happens to frames, in both directions alike.
+/// Faults of frames, in both directions alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Network {
     /// Share that is lost.

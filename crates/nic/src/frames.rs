@@ -1,10 +1,10 @@
-//! What every back end is: a queue of frames in and a queue of frames out.
+//! The trait of every back end: a queue of frames in and a queue of frames out.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use tcp::addr::Mac;
 
-/// Who makes and verifies the checksums of TCP segments and of IPv4 headers.
+/// The party that makes and verifies the checksums of TCP segments and of IPv4 headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
     /// The stack does. Frames are sent and handed over as they lie.
@@ -14,14 +14,14 @@ pub enum Checksums {
     Link,
 }
 
-/// What a link can take.
+/// Limits of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the longest IP packet on the wire.
     pub mtu: u16,
     /// Payload of the longest segment, which the link cuts to the wire's length; 0 if the link cuts none.
     pub segment_bytes_max: u16,
-    /// Who has to do with checksums.
+    /// The party that makes checksums.
     pub checksums: Checksums,
     /// The address that the link has for this end, if it has any.
     pub mac: Option<Mac>,
@@ -74,7 +74,7 @@ pub enum LinkError {
     Io(#[from] io::Error),
 }
 
-/// What has to come true before a sleeping owner looks again.
+/// Conditions that end the sleep of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sleep {
     /// The descriptor has to be writable, too, for frames that wait for room.
@@ -86,7 +86,7 @@ pub struct Sleep {
 /// Nothing here blocks. An owner without work calls [`Frames::arm`], sleeps on [`Frames::fd`] if it was allowed, and calls
 /// [`Frames::disarm`] after its sleep.
 pub trait Frames: Send {
-    /// What the link can take. Fixed for its life.
+    /// The link's limits, which never change.
     fn limits(&self) -> Limits;
 
     /// Hands up to `count_max` frames to `take`, each of which is valid for the call alone. Answers how many were handed over.

@@ -30,18 +30,18 @@ const HEAR_EVERY: u64 = 256;
 /// How long the hub looks for frames before it sleeps: a few times what a wake costs.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// What a hub is started with.
+/// Options of a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubOptions {
     /// Ports at a time.
     pub ports_max: usize,
     /// Bytes of the longest packet if there is no uplink.
     pub mtu: u16,
-    /// What the addresses of its ports begin with.
+    /// The addresses of its ports begin with three bytes of it.
     pub seed: u64,
 }
 
-/// What was counted of a port, or of the uplink.
+/// Counters of a port, or of the uplink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Frames that came from it.
@@ -68,7 +68,7 @@ struct Port {
     counters: PortCounters,
 }
 
-/// What is told of a port.
+/// The status of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortStatus {
     /// Its name, as the process has said.
@@ -81,18 +81,18 @@ pub struct PortStatus {
     pub mac: Mac,
     /// Its queues.
     pub queues: usize,
-    /// What was counted.
+    /// Its counters.
     pub counters: PortCounters,
 }
 
-/// What is told of a hub.
+/// The status of a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubStatus {
     /// Ports at a time.
     pub ports_max: usize,
     /// Bytes of the longest packet on the wire.
     pub mtu: u16,
-    /// What was counted of the uplink, if there is one.
+    /// Counters of the uplink, if there is one.
     pub uplink: Option<PortCounters>,
     /// The ports.
     pub ports: Vec<PortStatus>,
@@ -120,7 +120,7 @@ pub struct Hub {
     busy_at: Instant,
 }
 
-/// From where a frame comes.
+/// The origin of a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     Port(u32),
@@ -261,7 +261,7 @@ impl Hub {
         uplink.map_or(self.options.mtu, |uplink| uplink.limits().mtu)
     }
 
-    /// What is to be told.
+    /// The status of now.
     pub fn status(&self) -> HubStatus {
         let port = |(_, port): (u32, &Port)| PortStatus {
             name: port.name.clone(),

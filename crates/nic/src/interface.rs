@@ -1,4 +1,4 @@
-//! What the kernel tells of an interface, and the little that is asked of it.
+//! An interface of the kernel: its number, MTU and address, and how to set it up.
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

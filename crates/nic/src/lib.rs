@@ -9,7 +9,7 @@
 //!
 //! [`faults`] puts a bad network around any of them, and [`hub`] connects several.
 //!
-//! The formats are in `docs/format/vnic.md`. What the back ends cost is in `docs/tcp.md`.
+//! The formats are in `docs/format/vnic.md`. `docs/tcp.md` has the cost of each back end.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 pub mod faults;

@@ -1,5 +1,5 @@
-//! What the kernel and a back end leave to each other: checksums and the cutting of long segments, told in the header of
-//! virtio-net (VIRTIO 1.2 §5.1.6) that TAP and AF_PACKET put before a frame.
+//! Checksums and the cutting of long segments, which a back end leaves to the kernel and the kernel to a back end. Each tells the
+//! other in the header of virtio-net (VIRTIO 1.2 §5.1.6), which TAP and AF_PACKET put before a frame.
 
 use crate::frames::{ETHERNET_BYTES, Written};
 use tcp::frame::checksum::Sum;
@@ -19,20 +19,20 @@ const GSO_TCPV6: u8 = 4;
 /// Only the first of the segments has CWR.
 const GSO_ECN: u8 = 0x80;
 
-/// Where a segment's checksum is (RFC 9293 §3.1).
+/// The place of a segment's checksum (RFC 9293 §3.1).
 const TCP_CHECKSUM_AT: usize = 16;
-/// Where a segment's flags are, and the one that says "congestion window reduced".
+/// The place of a segment's flags, and the one that says "congestion window reduced".
 const TCP_FLAGS_AT: usize = 13;
 const TCP_CWR: u8 = 0x80;
-/// Where an IPv4 header's protocol, checksum and addresses are (RFC 791 §3.1).
+/// The places of an IPv4 header's protocol, checksum and addresses (RFC 791 §3.1).
 const IPV4_PROTOCOL_AT: usize = 9;
 const IPV4_CHECKSUM_AT: usize = 10;
 const IPV4_ADDRESSES_AT: usize = 12;
-/// Where an IPv6 header's next header and addresses are (RFC 8200 §3).
+/// The places of an IPv6 header's next header and addresses (RFC 8200 §3).
 const IPV6_NEXT_AT: usize = 6;
 const IPV6_ADDRESSES_AT: usize = 8;
 
-/// Where a frame's segment begins, and the sum of its pseudo header, if it carries TCP.
+/// The start of a frame's segment, and the sum of its pseudo header, if it carries TCP.
 struct Transport {
     at: usize,
     is_v4: bool,
@@ -188,7 +188,7 @@ mod tests {
         bytes
     }
 
-    /// What the kernel does with a header and its frame.
+    /// Does what the kernel does with a header and its frame.
     fn kernel_completes(header: &[u8; HEADER_BYTES], frame: &mut [u8]) {
         assert_eq!(header[0], NEEDS_CSUM);
         let number = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));

@@ -161,8 +161,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// Closes a socket. What was written to a stream still goes, as long as this thread polls; the peer of a stream with unread
-    /// bytes gets a reset. Connections that nobody has accepted end with their listener.
+    /// Closes a socket. Written bytes still go, as long as this thread polls. The peer of a stream with unread bytes
+    /// gets a reset. Connections that nobody has accepted end with their listener.
     ///
     /// # Errors
     /// There is no such socket.

@@ -20,7 +20,7 @@ const BATCH: usize = 64;
 /// The stack's number of the one application.
 const APP: u16 = 0;
 
-/// What a thread's sockets have in common.
+/// Options that all sockets of a thread share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The rings of each stream, as powers of two of bytes.
@@ -43,7 +43,7 @@ impl Default for Options {
     }
 }
 
-/// What ends the sleep of a thread that sleeps elsewhere ([`Sockets::park`]).
+/// Conditions that end the sleep of a thread that sleeps elsewhere ([`Sockets::park`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parked {
     /// The descriptor has to be writable, too.
@@ -71,7 +71,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Sockets with the addresses of `config`. What depends on the link is taken from the link: MTU, segmentation, checksums. A
+    /// Sockets with the addresses of `config`. The link decides MTU, segmentation and checksums. A
     /// seed of 0 is replaced by the system's entropy.
     pub fn new(frames: Box<dyn Frames>, mut config: Config, options: Options) -> Self {
         let limits = frames.limits();
@@ -245,7 +245,7 @@ impl Sockets {
         None
     }
 
-    /// What a socket can do without waiting.
+    /// Tells what a socket can do without waiting.
     ///
     /// # Errors
     /// There is no such socket.
@@ -255,7 +255,7 @@ impl Sockets {
         Ok(socket.readiness(ring_bytes))
     }
 
-    /// What the stack has counted.
+    /// The stack's counters.
     pub fn counters(&self) -> &tcp::slow::Counters {
         self.stack.counters()
     }

@@ -1,8 +1,8 @@
-//! Why a call on a socket fails.
+//! Errors of calls on sockets.
 
 use tcp::api::{End, Refused};
 
-/// Why a call on a socket fails.
+/// Errors of calls on sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SocketError {
     /// It would have to wait.
@@ -60,7 +60,7 @@ impl From<Refused> for SocketError {
     }
 }
 
-/// What a connection's end is to a caller; none if the peer has sent everything.
+/// The error that a caller gets for a connection's end; none if the peer has sent everything.
 pub fn of_end(end: End) -> Option<SocketError> {
     match end {
         End::Done => None,

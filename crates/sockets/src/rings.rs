@@ -14,13 +14,13 @@ const SPARE_MAX: usize = 1024;
 /// The rings of a flow.
 #[derive(Debug)]
 pub struct Pair {
-    /// What was received.
+    /// Received bytes.
     pub receive: Box<[u8]>,
-    /// What is to be sent.
+    /// Bytes to be sent.
     pub transmit: Box<[u8]>,
 }
 
-/// What there is of a flow.
+/// The owner and the rings of a flow.
 #[derive(Debug, Default)]
 struct Entry {
     generation: u32,

@@ -33,7 +33,7 @@ impl Handle {
     }
 }
 
-/// What a socket can do without waiting.
+/// Things that a socket can do without waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
     /// A connection to accept, bytes to read, the end of the stream, or an error.
@@ -72,7 +72,7 @@ pub struct Stream {
     pub read_at: Seq,
     /// Behind the last byte to read.
     pub readable_to: Seq,
-    /// Where the next byte is written.
+    /// The place of the next byte to write.
     pub write_at: Seq,
     /// Before it, the ring is free again.
     pub freed_to: Seq,
@@ -116,7 +116,7 @@ impl Stream {
         }
     }
 
-    /// What a caller is told who finds nothing to read: `Ok` is the end of the stream.
+    /// The answer to a caller who finds nothing to read: `Ok` is the end of the stream.
     pub fn nothing(&self) -> Result<(), SocketError> {
         match self.phase {
             _ if self.is_ended => Ok(()),
@@ -126,7 +126,7 @@ impl Stream {
         }
     }
 
-    /// What a caller is told who finds no room to write.
+    /// The answer to a caller who finds no room to write.
     pub fn no_room(&self) -> SocketError {
         match self.phase {
             Phase::Connecting => SocketError::WouldBlock,
@@ -151,7 +151,7 @@ impl Stream {
 /// A listener.
 #[derive(Debug)]
 pub struct Listener {
-    /// Where it listens.
+    /// Its address and port.
     pub local: Endpoint,
     /// Connections that nobody has accepted.
     pub waiting: VecDeque<Handle>,
@@ -161,7 +161,7 @@ pub struct Listener {
     pub refused: Option<SocketError>,
 }
 
-/// What a socket is.
+/// The kinds of sockets.
 #[derive(Debug)]
 pub enum Kind {
     /// A listener.
@@ -177,12 +177,12 @@ pub struct Socket {
     pub generation: u32,
     /// It is in the queue of sockets with news.
     pub is_queued: bool,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
 }
 
 impl Socket {
-    /// What it can do without waiting.
+    /// Tells what it can do without waiting.
     pub fn readiness(&self, ring_bytes: u32) -> Readiness {
         match &self.kind {
             Kind::Stream(stream) => stream.readiness(ring_bytes),

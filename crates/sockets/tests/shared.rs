@@ -131,7 +131,7 @@ fn a_peer_that_has_gone_ends_all_waits() {
     server.join().expect("the server has served");
 }
 
-/// What is written before a close arrives, also if the reader comes late.
+/// Bytes that were written before a close arrive, also if the reader comes late.
 #[test]
 fn a_closed_socket_still_sends_and_a_late_reader_still_reads() {
     let (one, other) = link();

@@ -45,12 +45,12 @@ pub fn default_socket(is_hub: bool) -> PathBuf {
     own.filter(is_own).unwrap_or_else(|| SYSTEM_SOCKET.into())
 }
 
-/// What a visitor wants.
+/// The wish of a visitor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// A virtual NIC.
     Attach {
-        /// What the hub calls it in its status.
+        /// Its name in the hub's status.
         name: String,
         /// Its queues.
         queues: usize,
@@ -71,7 +71,7 @@ pub enum AttachError {
     /// The hub speaks another version, or takes no such wish.
     #[error("the hub does not take the request")]
     Refused,
-    /// What came is no answer of a hub.
+    /// The answer is none of a hub.
     #[error("the answer is none of a hub")]
     Malformed,
     /// The system has no memory or descriptors left.
@@ -125,7 +125,7 @@ fn parse_wish(message: &[u8]) -> Option<Wish> {
     }
 }
 
-/// What a hub grants.
+/// The terms of a virtual NIC that a hub grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The sizes.
@@ -234,7 +234,7 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Where a hub hears visitors. The socket's file goes when the door does.
+/// The socket at which a hub hears visitors. The socket's file goes when the door does.
 #[derive(Debug)]
 pub struct Door {
     socket: OwnedFd,
@@ -295,7 +295,7 @@ impl Drop for Door {
 #[derive(Debug)]
 pub struct Visitor {
     socket: OwnedFd,
-    /// Who it is.
+    /// Its process and user.
     pub who: PeerIdentity,
 }
 
@@ -305,10 +305,10 @@ impl Visitor {
         self.socket.as_fd()
     }
 
-    /// What it wants; `None` if it has not said so yet.
+    /// Reads its wish; `None` if it has not said one yet.
     ///
     /// # Errors
-    /// What it says is no wish, or it has gone.
+    /// It has said something else, or has gone.
     pub fn wish(&self) -> Result<Option<Wish>, AttachError> {
         let mut message = [0; MESSAGE_BYTES + 1];
         match rustix::net::recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {

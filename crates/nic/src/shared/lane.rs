@@ -9,7 +9,7 @@
 //!
 //! # Why no wake is lost
 //! A consumer that wants to sleep sets `sleeps` and looks for a frame after that. A producer publishes a descriptor and
-//! looks at `sleeps` after that. A fence stands between the two steps on both sides, so one of them sees the other. Whoever takes the
+//! looks at `sleeps` after that. A fence stands between the two steps on both sides, so one of them sees the other. The end that takes the
 //! mark away rings. It is the same with `starves`, for a producer without room.
 
 use super::memory::Memory;
@@ -23,7 +23,7 @@ const READ_AT: usize = 0;
 const SLEEPS_AT: usize = 64;
 /// Not 0 while the producer waits for room.
 const STARVES_AT: usize = 128;
-/// Where the descriptors begin.
+/// The place of the first descriptor.
 const DESCRIPTORS_AT: usize = 4096;
 /// Bits of a descriptor's length, and of its segments' payload; its mark has the rest.
 const LENGTH_BITS: u32 = 17;
@@ -71,7 +71,7 @@ impl Geometry {
     }
 }
 
-/// What both ends of a lane have.
+/// The part that both ends of a lane have.
 #[derive(Debug)]
 struct Lane {
     memory: Arc<Memory>,
@@ -92,7 +92,7 @@ impl Lane {
         self.word(DESCRIPTORS_AT + index * 8)
     }
 
-    /// Where data position `at` lies in memory, and bytes from there to the end of the ring.
+    /// The place of data position `at` in memory, and the bytes from there to the end of the ring.
     #[inline]
     fn data(&self, at: u64) -> (usize, usize) {
         let data_bytes = self.geometry.data_bytes as usize;
@@ -119,7 +119,7 @@ impl Lane {
     }
 }
 
-/// What makes a descriptor that of its number, not an older one of the same place. The first one is 1: zeros are none.
+/// The mark of a descriptor's number. An older descriptor of the same place has another one. The first one is 1: zeros are none.
 #[inline]
 const fn mark(number: u64) -> u64 {
     (number + 1) & ((1 << (64 - MARK_SHIFT)) - 1)
@@ -133,7 +133,7 @@ pub struct Producer {
     written: u64,
     /// Descriptors that the consumer has read, as far as is known.
     read: u64,
-    /// Where the next frame's data go.
+    /// The place of the next frame's data.
     at: u64,
     /// Data before this position are free again.
     freed: u64,
@@ -264,7 +264,7 @@ pub struct Consumer {
     read: u64,
     /// Descriptors of whose reading the producer knows.
     told: u64,
-    /// Where the next frame's data lie.
+    /// The place of the next frame's data.
     at: u64,
 }
 

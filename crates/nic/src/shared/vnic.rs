@@ -16,7 +16,7 @@ pub const QUEUES_MAX: usize = 16;
 /// Looks that find nothing before one asks whether the peer is still there: a fraction of a millisecond of polling.
 const LOOKS_BEFORE_ASKING: u32 = 1 << 14;
 
-/// What both ends of a virtual NIC have to agree on.
+/// The sizes on which both ends of a virtual NIC have to agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Queues, from 1 to [`QUEUES_MAX`].
@@ -59,7 +59,7 @@ impl Shape {
     }
 }
 
-/// Which end.
+/// An end of a virtual NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The end that has made the memory.

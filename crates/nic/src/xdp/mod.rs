@@ -41,11 +41,11 @@ const MTU_MAX: u16 = (CHUNK_BYTES - HEADROOM_BYTES) as u16 - ETHERNET_BYTES as u
 /// How an interface is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Where the kernel takes frames.
+    /// The place in the kernel from which frames come.
     pub mode: Mode,
     /// The first queue.
     pub queue: u32,
-    /// The other end is memory of this host, whose frames arrive whole and without checksums: nobody looks at them. What is sent has them.
+    /// The other end is memory of this host, whose frames arrive whole and without checksums: nobody looks at them. Sent frames have them.
     pub peer_sends_no_checksums: bool,
 }
 

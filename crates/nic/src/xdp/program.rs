@@ -15,13 +15,13 @@ const BPF_PROG_TYPE_XDP: u32 = 6;
 const BPF_XDP: u32 = 37;
 const BPF_FUNC_REDIRECT_MAP: i32 = 51;
 const XDP_PASS: i32 = 2;
-/// Where the context has the queue (`struct xdp_md`).
+/// The place of the queue in the context (`struct xdp_md`).
 const RX_QUEUE_INDEX_AT: i16 = 16;
 /// Modes of `linux/if_link.h`.
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
-/// Where the kernel calls the program.
+/// The place at which the kernel calls the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// In the driver if it can, or else behind it.
