@@ -2,7 +2,8 @@
 
 use crate::driver::Sockets;
 use crate::error::SocketError;
-use crate::socket::{Handle, Readiness};
+use crate::handle::Handle;
+use crate::socket::Readiness;
 use base::{Duration, Instant};
 use tcp::addr::Endpoint;
 

@@ -2,7 +2,8 @@
 
 use crate::driver::Sockets;
 use crate::error::SocketError;
-use crate::socket::{Handle, Kind, Listener, Phase, Stream};
+use crate::handle::Handle;
+use crate::socket::{Kind, Listener, Phase, Stream};
 use std::collections::VecDeque;
 use tcp::addr::{Endpoint, Tuple};
 use tcp::api::{Call, Setting};

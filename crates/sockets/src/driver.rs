@@ -1,8 +1,9 @@
 //! The sockets of a thread: carries frames between the link and the stack, and news from the stack to the sockets.
 
 use crate::error::SocketError;
+use crate::handle::Handle;
 use crate::rings::FlowTable;
-use crate::socket::{Handle, Kind, Listener, Phase, Readiness, Socket, Stream};
+use crate::socket::{Kind, Listener, Phase, Readiness, Socket, Stream};
 use base::{Duration, Instant, Slab, time};
 use nic::{Checksums, Frames, LinkError, Written};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

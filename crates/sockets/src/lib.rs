@@ -30,9 +30,11 @@ mod blocking;
 mod calls;
 mod driver;
 mod error;
+mod handle;
 mod rings;
 mod socket;
 
 pub use driver::{Options, Parked, Sockets};
 pub use error::SocketError;
-pub use socket::{Handle, Readiness};
+pub use handle::Handle;
+pub use socket::Readiness;

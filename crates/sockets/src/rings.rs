@@ -3,7 +3,7 @@
 //! The stack may use a slot again before its owner has read what the last flow of the slot has left. So rings belong to a flow's id;
 //! those of a flow whose slot has the next one are kept aside until the end of the flow is told.
 
-use crate::socket::Handle;
+use crate::handle::Handle;
 use tcp::api::{FlowId, Rings};
 use tcp::seq::Seq;
 use tcp::stack::{Buffers, copy_in, copy_out};

@@ -1,7 +1,7 @@
 //! Linux' own sockets: `recv` that does not wait, or `epoll`.
 
+use super::ends::{Ends, RPC_BYTES};
 use super::network::Network;
-use super::{Ends, RPC_BYTES};
 use anyhow::{Context, ensure};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;

@@ -7,6 +7,7 @@
 //!
 //! Sides take turns within a round; medians over rounds. Ratios are to the best of Linux' sides.
 
+mod ends;
 mod linux;
 mod network;
 mod ours;
@@ -16,12 +17,11 @@ use crate::failure::within;
 use crate::machine;
 use anyhow::Context;
 use clap::Args;
+use ends::{Ends, RPC_BYTES};
 use network::Network;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// Bytes of a request and of its answer.
-const RPC_BYTES: usize = 64;
 /// Before what counts.
 const WARM_UP: Duration = Duration::from_millis(20);
 /// Turns between two looks at the clock.
@@ -46,12 +46,6 @@ pub struct TcpArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Both ends of some connections.
-trait Ends {
-    /// A request and an answer on each connection.
-    fn turn(&mut self) -> anyhow::Result<()>;
 }
 
 /// One way to do it.

@@ -1,7 +1,7 @@
 //! Our sockets, over each link.
 
+use super::ends::{Ends, RPC_BYTES};
 use super::network::{self, Network};
-use super::{Ends, RPC_BYTES};
 use anyhow::{Context, ensure};
 use nic::{Frames, packet, shared, xdp};
 use sockets::{Handle, Options, Sockets};
