@@ -49,7 +49,7 @@ fn tcp(connections: usize, listener: &TcpListener, polls: bool) -> anyhow::Resul
         clients.push(client.into());
         servers.push(server.into());
     }
-    Linux::new([clients, servers], polls)
+    Linux::make([clients, servers], polls)
 }
 
 /// Unix sockets.
@@ -62,11 +62,11 @@ pub fn unix(connections: usize, polls: bool) -> anyhow::Result<Box<dyn Ends>> {
         clients.push(client.into());
         servers.push(server.into());
     }
-    Linux::new([clients, servers], polls)
+    Linux::make([clients, servers], polls)
 }
 
 impl Linux {
-    fn new(ends: [Vec<OwnedFd>; 2], polls: bool) -> anyhow::Result<Box<dyn Ends>> {
+    fn make(ends: [Vec<OwnedFd>; 2], polls: bool) -> anyhow::Result<Box<dyn Ends>> {
         let connections = ends[0].len();
         let mut epolls = None;
         if !polls {
