@@ -1,5 +1,6 @@
 //! An interface of the kernel: its number, MTU and address, and how to set it up.
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::{io, mem};
@@ -80,6 +81,11 @@ impl Interface {
         request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
         self.ioctl(libc::SIOCSIFFLAGS, &mut request)
     }
+}
+
+/// Whether an error says that the interface is gone for good. Any other error is about one frame, or about a while.
+pub fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::BADF | Errno::BADFD | Errno::NODEV | Errno::NXIO)
 }
 
 /// The pointer that an ioctl takes.

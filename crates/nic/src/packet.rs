@@ -4,7 +4,7 @@
 //! interface, or the kernel answers for it with a reset.
 
 use crate::frames::{Checksums, FRAME_BYTES_MAX, Frame, Frames, Limits, LinkError, Sleep, Written};
-use crate::interface::Interface;
+use crate::interface::{Interface, is_gone};
 use crate::offload::{self, HEADER_BYTES};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -186,14 +186,6 @@ fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).expect("the kernel has set it")
 }
 
-/// Whether an error is about one frame, or about a while: the frame is lost, as on a wire.
-fn is_loss(error: Errno) -> bool {
-    matches!(
-        error,
-        Errno::NOBUFS | Errno::NETDOWN | Errno::INVAL | Errno::MSGSIZE | Errno::NOTSUP
-    )
-}
-
 impl Packet {
     /// Sends what was written, as far as there is room.
     fn push(&mut self) -> Result<(), LinkError> {
@@ -210,8 +202,9 @@ impl Packet {
                 Ok(count) => self.sent += count,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(error) if is_loss(error) => self.sent += 1,
-                Err(error) => return Err(LinkError::Io(error.into())),
+                Err(error) if is_gone(error) => return Err(LinkError::Io(error.into())),
+                // A frame that the kernel does not take is lost, as on a wire. It may be another's, and malformed.
+                Err(_) => self.sent += 1,
             }
         }
         (self.sent, self.written) = (0, 0);
@@ -236,8 +229,9 @@ impl Frames for Packet {
         });
         let count = match received {
             Ok(count) => count,
-            Err(Errno::AGAIN | Errno::INTR | Errno::NETDOWN) => return Ok(0),
-            Err(error) => return Err(LinkError::Io(error.into())),
+            Err(error) if is_gone(error) => return Err(LinkError::Io(error.into())),
+            // Nothing is there, or the kernel cannot tell of a frame how it is to be cut, and has dropped it.
+            Err(_) => return Ok(0),
         };
         for (buffer, length) in self.incoming.chunks(BUFFER_BYTES).zip(&lengths[..count]) {
             let Some((header, frame)) = buffer[..*length].split_first_chunk() else {

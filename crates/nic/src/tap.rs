@@ -3,7 +3,7 @@
 //! The device has virtio-net headers, so the kernel neither makes checksums nor cuts segments for us: they go through whole.
 
 use crate::frames::{Checksums, FRAME_BYTES_MAX, Frame, Frames, Limits, LinkError, Sleep, Written};
-use crate::interface::{Interface, ptr_of, put_name};
+use crate::interface::{Interface, is_gone, ptr_of, put_name};
 use crate::offload;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -86,8 +86,12 @@ impl Frames for Tap {
             let length = match rustix::io::read(&self.file, &mut *self.incoming) {
                 Ok(length) => length,
                 Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(LinkError::Io(error.into())),
+                Err(error) if is_gone(error) => return Err(LinkError::Io(error.into())),
+                // The kernel cannot tell of a frame how it is to be cut, and has dropped it.
+                Err(_) => {
+                    count += 1;
+                    continue;
+                }
             };
             count += 1;
             let Some((header, frame)) = self.incoming[..length].split_first_chunk() else {
@@ -109,10 +113,10 @@ impl Frames for Tap {
         while let Some(bytes) = offload::write(&mut self.outgoing, fill) {
             count += 1;
             match rustix::io::write(&self.file, &self.outgoing[..bytes]) {
-                // A frame that the kernel does not want, or for which it has no room, is lost, as on a wire: the interface may be
-                // down for a while (EIO), and frames of others may be malformed (EINVAL).
-                Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::IO | Errno::INVAL) => {}
-                Err(error) => return Err(LinkError::Io(error.into())),
+                Err(error) if is_gone(error) => return Err(LinkError::Io(error.into())),
+                // A frame that the kernel does not take is lost, as on a wire: the interface may be down for a while, and a frame
+                // of another may be malformed.
+                _ => {}
             }
         }
         Ok(count)

@@ -16,7 +16,14 @@ impl Sockets {
         let handle = self.connect(remote)?;
         let ready = self.wait_until(handle, end(limit), |ready| ready.writable);
         let result = match ready {
-            Ok(ready) if ready.is_over => self.receive(handle, &mut [0]).map(|_| handle),
+            Ok(ready) if ready.is_over => {
+                // One that was open, and is over already, has perhaps something to read.
+                let stream = self.stream(handle)?;
+                match stream.tuple {
+                    Some(_) => Ok(handle),
+                    None => stream.nothing().and(Err(SocketError::Ended)),
+                }
+            }
             Ok(_) => Ok(handle),
             Err(error) => Err(error),
         };

@@ -12,12 +12,11 @@ mod program;
 mod ring;
 
 use crate::frames::{Checksums, ETHERNET_BYTES, Frame, Frames, Limits, LinkError, Sleep, Written};
-use crate::interface::Interface;
+use crate::interface::{Interface, is_gone};
 use crate::offload;
 use os::sync::Arc;
 use program::Attached;
 use ring::Ring;
-use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
@@ -197,9 +196,9 @@ impl Xdp {
     /// Has the kernel look at the ring of frames to be sent.
     fn kick(&mut self) -> Result<(), LinkError> {
         match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
-            // The kernel has sent a part, or is at it: the rest is tried again.
-            Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR | Errno::NETDOWN) => Ok(()),
-            Err(error) => Err(LinkError::Io(error.into())),
+            Err(error) if is_gone(error) => Err(LinkError::Io(error.into())),
+            // The kernel has sent a part, or is at it, or the interface is down for a while: the rest is tried again.
+            _ => Ok(()),
         }
     }
 }
@@ -234,7 +233,9 @@ impl Frames for Xdp {
         }
         if self.fill.needs_wakeup() {
             let result = rustix::net::recv(&self.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
-            if let Err(error @ (Errno::NODEV | Errno::NXIO | Errno::BADF)) = result {
+            if let Err(error) = result
+                && is_gone(error)
+            {
                 return Err(LinkError::Io(error.into()));
             }
         }
