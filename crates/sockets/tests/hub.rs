@@ -3,7 +3,7 @@
 #[path = "../../nic/tests/common/mod.rs"]
 mod common;
 
-use base::Duration;
+use base::{Duration, Rng};
 use common::{enter, ip as ip_command};
 use nic::hub::{Hub, HubOptions, HubStatus};
 use nic::shared::{AttachError, Vnic, attach, status};
@@ -233,6 +233,31 @@ fn a_hub_that_was_killed_is_replaced() {
     assert!(!path.exists(), "a hub takes its file away");
 }
 
+/// Sends frames to the kernel that nearly are TCP, with any wish of how they are to be cut.
+fn send_garbage(port: &mut Vnic) {
+    let mac = port.limits().mac.expect("the hub gives an address");
+    let mut rng = Rng::new(5);
+    for _ in 0..2000 {
+        let mut once = Some(rng.between(14, 4000) as usize);
+        port.send(&mut |frame| {
+            let bytes = once.take()?;
+            frame[..bytes].fill_with(|| rng.next_u64() as u8);
+            let start = [0x45, 0, (bytes >> 8) as u8, bytes as u8, 0, 0, 0, 0, 64, 6];
+            frame[..6].fill(0xff);
+            frame[6..12].copy_from_slice(&mac.0);
+            frame[12..14].copy_from_slice(&[8, 0]);
+            if rng.chance(0.9) && bytes > 24 {
+                frame[14..24].copy_from_slice(&start);
+            }
+            let segment_bytes = rng.next_u64() as u16;
+            Some(Written { bytes, segment_bytes })
+        })
+        .expect("the link is up");
+        port.flush().expect("the link is up");
+        port.receive(64, &mut |_| ()).expect("the link is up");
+    }
+}
+
 #[test]
 fn ports_reach_the_kernel_through_an_uplink() {
     if !enter() {
@@ -258,6 +283,7 @@ fn ports_reach_the_kernel_through_an_uplink() {
     let linux = thread::Builder::new().spawn(linux).expect("a thread");
     let mut client = sockets(hub.attach("client"), 2);
     let stream = client.wait_connect(at(1), LIMIT).expect("Linux listens");
+    send_garbage(&mut hub.attach("garbage"));
     ask(&mut client, stream, 100_000);
     client.shutdown(stream).expect("it is open");
     assert_eq!(client.wait_receive(stream, &mut [0], LIMIT), Ok(0));
