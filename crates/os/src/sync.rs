@@ -2,7 +2,7 @@
 //! checker's own in the place of this file, so that the checked sources are those that ship (docs/concurrency.md).
 
 pub use crate::clock::now;
-pub use base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub use base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 pub use std::sync::{
     Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError, RwLock, RwLockReadGuard, mpsc,
 };

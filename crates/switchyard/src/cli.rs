@@ -13,11 +13,13 @@ use crate::serve::ServeArgs;
 use crate::sim::SimArgs;
 use crate::status::StatusArgs;
 use crate::store::StoreArgs;
+use crate::tcp::TcpArgs;
 use crate::top::TopArgs;
 use crate::verify::VerifyArgs;
 use crate::volume::VolumeArgs;
 use crate::{
-    areas, bench, events, fs, nodes, profile, records, run, serve, sim, status, store, top, verify, volume,
+    areas, bench, events, fs, nodes, profile, records, run, serve, sim, status, store, tcp, top, verify,
+    volume,
 };
 use clap::{Parser, Subcommand};
 
@@ -34,7 +36,7 @@ Exit codes:
   0  done
   1  failed, or `verify` found problems
   2  wrong usage or configuration; `verify` cannot check the medium
-  3  no rack answers at the control address, or no server of areas at its socket
+  3  no rack answers at the control address, or no server of areas or hub at its socket
   4  a directory, medium or address is in use";
 
 #[derive(Parser)]
@@ -81,6 +83,8 @@ enum Command {
     Fs(Box<FsArgs>),
     /// Serve storage areas to many programs, and manage them
     Areas(AreasArgs),
+    /// Connect programs by user-level TCP: virtual NICs in shared memory, and an uplink
+    Tcp(TcpArgs),
     /// Run a program and make its synced files durable through a storage area
     Run(RunArgs),
     /// Answer processes that have gone into the background, in the place of a `run` that has ended
@@ -124,6 +128,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Store(args) => store::run(&args),
         Command::Fs(args) => fs::run(*args),
         Command::Areas(args) => areas::run(args),
+        Command::Tcp(args) => tcp::run(args),
         Command::Run(args) => match &args.fs {
             Some(point) => crate::run_fs::run(&args, point),
             None => run::run(&args),

@@ -10,7 +10,7 @@ use thiserror::Error;
 pub const FAILED: u8 = 1;
 /// Wrong usage or configuration; `verify` cannot check the medium.
 pub const USAGE: u8 = 2;
-/// No rack answers at the control address, or no server of areas at its socket.
+/// No rack answers at the control address, or no server of areas or hub at its socket.
 pub const NO_RACK: u8 = 3;
 /// A directory, medium or address is in use by somebody else.
 pub const IN_USE: u8 = 4;
@@ -35,6 +35,9 @@ pub enum Failure {
     /// No server of areas answers.
     #[error("{0}: start one with `switchyard areas serve`, or name another with --socket")]
     NoAreas(String),
+    /// No hub of virtual NICs answers.
+    #[error("no hub answers at {0}: start one with `switchyard tcp serve`, or name another with --socket")]
+    NoHub(String),
     /// Somebody else has it.
     #[error("{0}")]
     InUse(String),
@@ -56,7 +59,7 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Uncheckable(_) => USAGE,
-            Self::NoRack(_) | Self::NoAreas(_) => NO_RACK,
+            Self::NoRack(_) | Self::NoAreas(_) | Self::NoHub(_) => NO_RACK,
             Self::InUse(_) => IN_USE,
             Self::NotStarted { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound => NO_PROGRAM,

@@ -15,6 +15,7 @@
 //! | `verify` | check media offline |
 //! | `store` | check, list, repair storage areas |
 //! | `areas` | serve storage areas to many programs |
+//! | `tcp` | connect programs by virtual NICs in shared memory |
 //! | `run`, `export` | programs whose files are durable by a storage area |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
@@ -59,6 +60,7 @@ mod size;
 mod status;
 mod store;
 mod target;
+mod tcp;
 mod top;
 mod verify;
 mod volume;

@@ -12,8 +12,8 @@
 //! [`slow::Slow`] looks at flows that wait for their peer once per round trip: congestion control ([`congestion`]),
 //! retransmission, probes. So the fast path sets no timer.
 //!
-//! [`stack::Stack`] puts these together. Its owner has the rings ([`stack::Buffers`]) and carries frames and events; the
-//! simulator and the runtime do so alike. Flows move between the stacks of a host ([`stack::Stack::export`]), and
+//! [`stack::Stack`] puts these together. Its owner has the rings ([`stack::Buffers`]) and carries frames and events:
+//! `sockets` does so in a program's thread. Flows move between the stacks of a host ([`stack::Stack::export`]), and
 //! [`scale::cores`] says how many of these there should be.
 //!
 //! Not here: SACK (losses beyond one gap are sent again from the gap on), IP fragments and extension headers, TCP Fast Open,

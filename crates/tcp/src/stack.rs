@@ -1,4 +1,4 @@
-//! The stack of one core: flows, fast path, slow path. The simulator and the runtime drive it alike.
+//! The stack of one core: flows, fast path, slow path. `sockets` drives it in a program's thread.
 //!
 //! It is a machine whose inputs and outputs borrow: a frame is read where it lies and written where it is to lie, so that
 //! payload is copied once, between the frame and the ring, by the ring's owner ([`Buffers`]). After each

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::LockResult;
 
-pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 pub use shuttle::sync::{Mutex, MutexGuard};
 pub use shuttle::thread;
 pub use std::sync::{Arc, PoisonError};
@@ -74,6 +74,10 @@ impl AtomicU64 {
 
     pub fn store(&self, value: u64, order: Ordering) {
         self.0.store(value, order);
+    }
+
+    pub fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.0.swap(value, order)
     }
 
     pub fn fetch_add(&self, count: u64, order: Ordering) -> u64 {

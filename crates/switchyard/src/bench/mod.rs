@@ -24,6 +24,7 @@ mod rounds;
 mod servers;
 mod socket;
 mod store;
+mod tcp;
 
 use crate::control::client::Client;
 use crate::failure::Failure;
@@ -56,6 +57,8 @@ pub enum Comparison {
     Databases(databases::DatabasesArgs),
     /// Measure a mount of `switchyard fs` beside ext4, xfs and btrfs on the same kind of device
     Fs(files::FilesArgs),
+    /// Measure small requests by user-level TCP on every link, beside Linux' sockets
+    Tcp(tcp::TcpArgs),
     /// A client process of `bench fs`
     #[command(hide = true)]
     FsClient(files::ClientArgs),
@@ -140,6 +143,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Redis(args)) => return redis::run(args),
         Some(Comparison::Databases(args)) => return databases::run(args),
         Some(Comparison::Fs(args)) => return files::run(args),
+        Some(Comparison::Tcp(args)) => return tcp::run(args),
         Some(Comparison::FsClient(args)) => return files::be_client(args),
         None => {}
     }
