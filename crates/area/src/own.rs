@@ -291,6 +291,11 @@ pub fn locking(fd: RawFd) {
     }
 }
 
+/// Whether the program has locks, as far as this is known.
+pub fn has_locks() -> bool {
+    LOCKED_COUNT.load(Ordering::Relaxed) > 0
+}
+
 /// The program is about to close the descriptor, by which it loses its locks of the file.
 pub fn unlocking(fd: RawFd) {
     if LOCKED_COUNT.load(Ordering::Relaxed) == 0 {

@@ -7,7 +7,7 @@ use fs::digest::{Batch, digest};
 use fs::edit::Room;
 use fs::format::{Key, Kind, Place, ROOT_INODE, Tier};
 use fs::grants::{Grants, Rights};
-use fs::inode::{TYPE_FILE, Time};
+use fs::inode::{TYPE_DIRECTORY, TYPE_FILE, Time};
 use fs::log::{self, Next, Reader, Ring, Writer};
 use fs::make::Make;
 use fs::overlay::Below;
@@ -291,4 +291,45 @@ fn calls_of_a_client() {
             server.call(|client, call| client.read(call.below, (file, 0), &mut bytes));
         },
     );
+}
+
+/// Files that a digest has at once: about as many as a third of a log of 16 MiB has.
+const DIGESTED: u64 = 3000;
+
+/// What the digest of a new file of 1 KiB takes. Instructions: the same under `valgrind --tool=callgrind`, by those of `Server::digest`.
+#[test]
+#[ignore = "it measures, and takes a gibibyte"]
+fn digest_of_new_files() {
+    const FILES: u64 = 12_000;
+    let mut server = Server::new();
+    let (data, mut parent) = ([7; 1024], ROOT_INODE);
+    let mut all = 0;
+    for index in 0..FILES {
+        if index % 1000 == 0 {
+            let new = New {
+                mode: TYPE_DIRECTORY | 0o755,
+                ..New::default()
+            };
+            let name = format!("directory-{index}");
+            parent = server
+                .call(|client, call| client.create(call, (ROOT_INODE, name.as_bytes()), new))
+                .number;
+            server.write_log();
+        }
+        let new = New {
+            mode: TYPE_FILE | 0o644,
+            ..New::default()
+        };
+        let name = format!("0-{index}");
+        let made = server.call(|client, call| client.create(call, (parent, name.as_bytes()), new));
+        server.write_log();
+        server.call(|client, call| client.write(call, (made.number, Where::At(0)), &data, false));
+        server.write_log();
+        if index % DIGESTED == DIGESTED - 1 {
+            let begin = thread_ns();
+            server.digest();
+            all += thread_ns() - begin;
+        }
+    }
+    println!("digest of a new file of 1 KiB: {} ns", all / FILES);
 }

@@ -2,7 +2,7 @@
 //! library gives a file up before such a change.
 
 use crate::write::give_up;
-use crate::{answer, attributes, descriptors, exec, filters, fs, inside, present, real, rings, sync, write};
+use crate::{answer, attributes, descriptors, exec, filters, fs, handlers, inside, present, real, rings, sync, write};
 use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
 
@@ -237,6 +237,10 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_seccomp if a == SECCOMP_STRICT || (a == SECCOMP_FILTER && c != 0) => {
                 filters::before_filter()
             }
+            libc::SYS_rt_sigaction => match handlers::by_system_call([a, b, c, d, e, f]) {
+                Some(result) => return result,
+                None => Ok(()),
+            },
             libc::SYS_io_uring_setup => made_ring(),
             libc::SYS_io_submit => give_up_requests(b, c as *const *const Iocb),
             libc::SYS_writev | libc::SYS_pwritev | libc::SYS_pwritev2 | libc::SYS_fallocate => give_up(fd),

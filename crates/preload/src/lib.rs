@@ -15,6 +15,7 @@
 //! | `streams`, `hidden` | streams, asynchronous I/O, clones, system calls: the file is given up before |
 //! | `forks` | fork: the child gets our locks anew |
 //! | `rings` | a look for an io_uring of the program, which writes unseen |
+//! | `handlers`, `signals` | sigaction, signal and others: with `run --fs` handlers wait for a thread that is in the library |
 //! | `trap`, `selector` | with `run --fs`: system calls that the program makes itself |
 //! | `fs` | with `run --fs`: all calls on files below a mount point |
 //!
@@ -40,6 +41,7 @@ mod exec;
 mod filters;
 mod forks;
 mod fs;
+mod handlers;
 mod hidden;
 mod memory;
 mod names;
@@ -50,6 +52,7 @@ mod paths;
 mod real;
 mod rings;
 mod selector;
+mod signals;
 mod state;
 mod streams;
 mod sync;

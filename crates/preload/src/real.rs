@@ -182,7 +182,7 @@ real! {
     prlimit(pid: c_int, resource: c_uint, limit: *const c_void, before: *mut c_void) -> c_int;
     prlimit64(pid: c_int, resource: c_uint, limit: *const c_void, before: *mut c_void) -> c_int;
     sigaction(signal: c_int, action: *const libc::sigaction, before: *mut libc::sigaction) -> c_int;
-    signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    _Fork() -> libc::pid_t;
     sigprocmask(how: c_int, set: *const libc::sigset_t, before: *mut libc::sigset_t) -> c_int;
     pthread_sigmask(how: c_int, set: *const libc::sigset_t, before: *mut libc::sigset_t) -> c_int;
     pthread_create(thread: *mut libc::pthread_t, attributes: *const libc::pthread_attr_t, start: *const c_void, argument: *mut c_void) -> c_int;

@@ -1,5 +1,6 @@
 //! The state of the library in its process: settings, the journal, and which descriptors are followed.
 
+use crate::signals::{self, FAULTS};
 use crate::{rings, selector};
 use area::NvmTiming;
 use area::files::{FileId, Journal, Source};
@@ -79,12 +80,22 @@ pub(crate) fn inside<R>(f: impl FnOnce() -> R) -> R {
     if IS_INSIDE.get() || is_sealed() {
         return f();
     }
-    let _within = Within::enter();
+    let _within = Within::enter(false);
+    f()
+}
+
+/// The same without a system call, in a process whose handlers wait for the thread by themselves (`signals`).
+pub(crate) fn inside_unmasked<R>(f: impl FnOnce() -> R) -> R {
+    if IS_INSIDE.get() || is_sealed() {
+        return f();
+    }
+    let _within = Within::enter(true);
     f()
 }
 
 struct Within {
-    signals: libc::sigset_t,
+    /// What the program has blocked, if all signals are blocked meanwhile.
+    signals: Option<libc::sigset_t>,
     cancel: c_int,
 }
 
@@ -99,30 +110,19 @@ unsafe extern "C-unwind" {
 
 /// `PTHREAD_CANCEL_DISABLE` of pthread.h.
 const CANCEL_DISABLE: c_int = 1;
-/// A fault of the thread itself.
-const FAULTS: [c_int; 7] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGABRT,
-    libc::SIGSYS,
-];
-
 impl Within {
-    fn enter() -> Self {
-        // SAFETY: zeros are valid sets, which the calls fill.
-        let within = unsafe {
-            let (mut all, mut signals, mut cancel) = (mem::zeroed(), mem::zeroed(), 0);
-            libc::sigfillset(&mut all);
-            for fault in FAULTS {
-                libc::sigdelset(&mut all, fault);
+    fn enter(is_unmasked: bool) -> Self {
+        let signals = match is_unmasked {
+            true => {
+                signals::enter();
+                None
             }
-            libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut signals);
-            pthread_setcancelstate(CANCEL_DISABLE, &mut cancel);
-            Self { signals, cancel }
+            false => Some(block_signals()),
         };
+        let mut cancel = 0;
+        // SAFETY: the call fills the place.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut cancel) };
+        let within = Self { signals, cancel };
         IS_INSIDE.set(true);
         selector::enter();
         within
@@ -138,10 +138,28 @@ impl Drop for Within {
         IS_INSIDE.set(false);
         selector::leave();
         // SAFETY: what was there before.
-        unsafe {
-            pthread_setcancelstate(self.cancel, ptr::null_mut());
-            libc::pthread_sigmask(libc::SIG_SETMASK, &self.signals, ptr::null_mut());
+        unsafe { pthread_setcancelstate(self.cancel, ptr::null_mut()) };
+        match &self.signals {
+            // SAFETY: as above.
+            Some(signals) => unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, signals, ptr::null_mut());
+            },
+            None => signals::leave(),
         }
+    }
+}
+
+/// Blocks all signals but faults. What was blocked before.
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: zeros are valid sets, which the calls fill.
+    unsafe {
+        let (mut all, mut before) = (mem::zeroed(), mem::zeroed());
+        libc::sigfillset(&mut all);
+        for fault in FAULTS {
+            libc::sigdelset(&mut all, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        before
     }
 }
 
@@ -167,7 +185,7 @@ pub(crate) fn is_own_memory() -> bool {
 
 /// The program is about to close the descriptor, and loses its locks of the file by that.
 pub(crate) fn unlocking(fd: c_int) {
-    if !is_sealed() && is_own_memory() {
+    if own::has_locks() && !is_sealed() && is_own_memory() {
         inside(|| own::unlocking(fd));
     }
 }

@@ -219,6 +219,6 @@ variadic! {
     execl by before_execl(_path: *const c_char) exec::before(real::execl());
     execle by before_execle(_path: *const c_char) exec::before(real::execle());
     execlp by before_execlp(_path: *const c_char) exec::before(real::execlp());
-    vfork by before_vfork(_nothing: c_int) fs::leave::before_child_by(real::vfork());
+    vfork by before_vfork(_nothing: c_int) fs::leave::before_vfork_by(real::vfork());
     clone by before_clone(_function: *const c_void) fs::leave::before_child_by(real::clone());
 }

@@ -4,11 +4,10 @@
 //! All calls are handed over but those of the C library's own code. A thread pays some 10 ns for each that is not, and 1.5 µs for one that is.
 //! SIGSYS must reach us at any time: a thread that blocks it is ended by its next such call. So the program blocks it in vain.
 
-use crate::selector;
-use crate::{fs, hidden, real, set_errno};
+use crate::{fs, hidden, real, selector, set_errno, signals};
 use libc::{c_int, c_long, c_ulong, c_void, dl_phdr_info, greg_t, pthread_attr_t, pthread_t, sigset_t};
 use libc::{sigaction as Action, sighandler_t, siginfo_t, ucontext_t};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{io, mem, ptr};
 
 /// Of prctl(2), linux/prctl.h.
@@ -24,9 +23,6 @@ const BIT: u64 = 1 << (libc::SIGSYS - 1);
 /// Where the C library's code is. Empty if calls are not handed over.
 static CODE: AtomicUsize = AtomicUsize::new(0);
 static CODE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// What the program would do with a SIGSYS of others.
-static PROGRAMS: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
-static HAS_INFORMATION: AtomicBool = AtomicBool::new(false);
 
 /// When a program starts.
 extern "C" fn at_start() {
@@ -38,6 +34,7 @@ extern "C" fn at_start() {
     };
     CODE.store(begin, Ordering::Relaxed);
     CODE_BYTES.store(bytes, Ordering::Relaxed);
+    signals::trap();
     // SAFETY: zeros are a valid action; the functions are there as long as the process.
     unsafe {
         let mut ours: Action = mem::zeroed();
@@ -146,7 +143,7 @@ unsafe fn make(context: &mut ucontext_t) {
         _ => false,
     };
     if shares_memory {
-        fs::leave::before_children();
+        fs::leave::before_unseen_children();
     }
     // What has to do with the program's own stack, it makes there. The thread's calls are handed over again when it has been in the library.
     if shares_memory || number == libc::SYS_rt_sigreturn || !fs::is_on() {
@@ -194,7 +191,8 @@ unsafe fn mask(now: &mut sigset_t, how: c_int, (set, before): (*const u64, *mut 
 
 /// A SIGSYS that has to do with other things: as the program would have it.
 unsafe fn others(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
-    match PROGRAMS.load(Ordering::Acquire) {
+    let program = signals::program(signal).map(|program| program.handler().function);
+    match program.unwrap_or(libc::SIG_DFL) {
         libc::SIG_IGN => {}
         // SAFETY: the process ends by it.
         libc::SIG_DFL => unsafe {
@@ -203,16 +201,11 @@ unsafe fn others(signal: c_int, about: *mut siginfo_t, context: *mut c_void) {
             real::sigaction(signal, &usual, ptr::null_mut());
             libc::raise(signal);
         },
-        // SAFETY: the program's handler has one of these types, as it said.
+        // SAFETY: the program's handler. One that takes fewer arguments does not look at the others.
         handler => unsafe {
-            if HAS_INFORMATION.load(Ordering::Relaxed) {
-                let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
-                    mem::transmute(handler);
-                handler(signal, about, context);
-            } else {
-                let handler: unsafe extern "C-unwind" fn(c_int) = mem::transmute(handler);
-                handler(signal);
-            }
+            let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+                mem::transmute(handler);
+            handler(signal, about, context);
         },
     }
 }
@@ -247,57 +240,6 @@ macro_rules! masks {
 masks! {
     sigprocmask;
     pthread_sigmask;
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sigaction(
-    signal: c_int,
-    action: *const Action,
-    before: *mut Action,
-) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        if !is_on() || action.is_null() && signal != libc::SIGSYS {
-            return real::sigaction(signal, action, before);
-        }
-        if signal != libc::SIGSYS {
-            let mut ours = *action;
-            libc::sigdelset(&mut ours.sa_mask, libc::SIGSYS);
-            return real::sigaction(signal, &ours, before);
-        }
-        let new = action
-            .as_ref()
-            .map(|it| (it.sa_sigaction, it.sa_flags & libc::SA_SIGINFO != 0));
-        let (handler, has_information) = programs(new);
-        if !before.is_null() {
-            *before = mem::zeroed();
-            (*before).sa_sigaction = handler;
-            (*before).sa_flags = if has_information { libc::SA_SIGINFO } else { 0 };
-        }
-        0
-    }
-}
-
-/// What the program does with SIGSYS from now on, if that is another thing; and what it did.
-fn programs(new: Option<(sighandler_t, bool)>) -> (sighandler_t, bool) {
-    let before = (
-        PROGRAMS.load(Ordering::Relaxed),
-        HAS_INFORMATION.load(Ordering::Relaxed),
-    );
-    if let Some((handler, has_information)) = new {
-        HAS_INFORMATION.store(has_information, Ordering::Relaxed);
-        PROGRAMS.store(handler, Ordering::Release);
-    }
-    before
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
-    if is_on() && signal == libc::SIGSYS {
-        return programs(Some((handler, false))).0;
-    }
-    // SAFETY: the caller's arguments.
-    unsafe { real::signal(signal, handler) }
 }
 
 type Start = extern "C-unwind" fn(*mut c_void) -> *mut c_void;

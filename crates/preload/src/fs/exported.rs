@@ -1,7 +1,7 @@
 //! Functions of the C library that only `run --fs` stands in for.
 
 use super::data::{self, At};
-use super::leave::{before_children, before_exec, end, leave, restart};
+use super::leave::{before_children, before_exec, before_unseen_children, end, leave, restart};
 use super::numbers::{self, by_beside};
 use super::{change, look, open, place, table};
 use crate::real;
@@ -187,6 +187,14 @@ fn is_no_terminal(fd: c_int, result: c_int) -> Option<c_int> {
         set_errno(libc::ENOTTY);
         result
     })
+}
+
+/// No handlers of forks run in its child.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _Fork() -> libc::pid_t {
+    before_unseen_children();
+    // SAFETY: it takes nothing.
+    unsafe { real::_Fork() }
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
 //! What the kernel must have the files for.
 
 use super::answers::answer;
+use super::children;
 use super::live::{close, live};
 use super::served::call;
 use super::table::{has_any, is_known};
@@ -40,10 +41,24 @@ pub(crate) fn before_children() {
     }
 }
 
+/// Before vfork: the C library goes on.
+pub(crate) fn before_vfork_by(function: *mut libc::c_void) -> *mut libc::c_void {
+    before_children();
+    children::before_vfork();
+    function
+}
+
 /// Before a variadic function that makes a child: the C library goes on with its arguments.
 pub(crate) fn before_child_by(function: *mut libc::c_void) -> *mut libc::c_void {
     before_children();
+    children::before_unseen();
     function
+}
+
+/// Before a child by a system call.
+pub(crate) fn before_unseen_children() {
+    before_children();
+    children::before_unseen();
 }
 
 /// Another program will have the descriptors that are not closed.
@@ -85,12 +100,12 @@ pub(crate) fn before_syscall(number: c_long, words: [c_long; 6]) -> io::Result<(
     match number {
         WAIT | libc::SYS_gettid | libc::SYS_getrandom | libc::SYS_sched_yield => Ok(()),
         libc::SYS_clone | libc::SYS_clone3 => {
-            before_children();
+            before_unseen_children();
             Ok(())
         }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork | libc::SYS_vfork => {
-            before_children();
+            before_unseen_children();
             Ok(())
         }
         libc::SYS_execveat => {

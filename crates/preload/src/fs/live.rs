@@ -1,10 +1,10 @@
 //! The process's session with the daemon: begun when the process first changes something below the mount point, or has looked often.
 
 use super::table::{self, Table};
-use super::usual;
+use super::{children, usual};
 use crate::forks::Gate;
-use crate::state::{IS_INSIDE, inside, is_sealed};
-use crate::tell;
+use crate::state::{IS_INSIDE, inside, inside_unmasked, is_sealed};
+use crate::{signals, tell};
 use area::own;
 use libc::c_int;
 use libfs::{ConnectError, FileSystem};
@@ -59,6 +59,8 @@ pub(crate) struct Live {
     pub directory: AtomicU64,
     /// Real and effective user and group are the same.
     pub is_plain_user: bool,
+    /// No handler of the program runs in a thread that is in the library, whatever is blocked.
+    pub are_handlers_replaced: bool,
     pid: u32,
 }
 
@@ -80,7 +82,12 @@ pub(crate) fn is_served() -> Option<&'static Mount> {
     mount()
 }
 
-/// True in a program of `run --fs`.
+/// True in a program of `run --fs`, whether it is served or not.
+pub(crate) fn is_run() -> bool {
+    mount().is_some()
+}
+
+/// True in a program of `run --fs` that is served.
 pub(crate) fn is_on() -> bool {
     is_served().is_some()
 }
@@ -104,14 +111,14 @@ pub(crate) fn live() -> Option<&'static Live> {
     }
     // SAFETY: it is never taken apart.
     let live = unsafe { &*live };
-    (live.pid == std::process::id()).then_some(live)
+    children::is_process(live.pid).then_some(live)
 }
 
 /// True if this process has one.
 pub(crate) fn has_session() -> bool {
     let live = LIVE.load(Ordering::Acquire);
     // SAFETY: it is never taken apart.
-    !live.is_null() && unsafe { (*live).pid } == std::process::id()
+    !live.is_null() && children::is_process(unsafe { (*live).pid })
 }
 
 /// The session for a call, which `changes` something or looks. It is begun if it is time, after `watch`.
@@ -152,6 +159,14 @@ fn begin() {
 }
 
 impl Live {
+    /// Makes a call of the session's.
+    pub fn inside<R>(&self, make: impl FnOnce() -> R) -> R {
+        match self.are_handlers_replaced {
+            true => inside_unmasked(make),
+            false => inside(make),
+        }
+    }
+
     /// None if the kernel is to serve this process.
     fn begin(mount: &'static Mount) -> Result<Option<Self>, ConnectError> {
         let Some(umask) = usual::umask() else {
@@ -183,6 +198,7 @@ impl Live {
             mount_id: found.1,
             directory: AtomicU64::new(UNKNOWN),
             is_plain_user: users.0 == users.1 && groups.0 == groups.1,
+            are_handlers_replaced: signals::are_replaced(),
             pid: std::process::id(),
         }))
     }

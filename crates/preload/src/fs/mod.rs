@@ -9,7 +9,7 @@
 //! | `usual` | which programs are served |
 //! | `table` | served descriptors, and how the kernel gets one |
 //! | `served` | calls by such a descriptor |
-//! | `forked` | forks of the program |
+//! | `forked`, `children` | forks of the program, and children that nothing tells of |
 //! | `place` | which paths lead below the mount point |
 //! | `open`, `data` | files: opening, reading, writing, syncing |
 //! | `look`, `change` | calls by path |
@@ -23,6 +23,7 @@
 
 mod answers;
 pub(crate) mod change;
+pub(crate) mod children;
 pub(crate) mod data;
 mod exported;
 mod forked;
@@ -38,4 +39,4 @@ mod table;
 mod usual;
 
 pub(crate) use leave::{before_exec, end, leave};
-pub(crate) use live::{has_session, is_on};
+pub(crate) use live::{has_session, is_on, is_run};

@@ -18,7 +18,7 @@ pub(crate) fn closing(fd: c_int) {
     if is_known(fd)
         && let Some(live) = live()
     {
-        inside(|| live.table.close(fd));
+        live.inside(|| live.table.close(fd));
     }
 }
 

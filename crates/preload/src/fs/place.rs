@@ -99,7 +99,7 @@ fn directory_of(live: &Live) -> Option<u64> {
         // A directory that was renamed or replaced meanwhile is another one.
         Ok(Some(inode).filter(|inode| inode_of(libc::AT_FDCWD) == Some((live.mount.device, *inode))))
     };
-    let found = keeping_errno(find).ok()?;
+    let found = keeping_errno(live, find).ok()?;
     live.directory.store(found.unwrap_or(0), Ordering::Release);
     found
 }
@@ -169,7 +169,7 @@ fn lead<'p>(directory: c_int, path: &'p [u8], does: Does) -> Option<(&'static Li
         return None;
     }
     let live = live()?;
-    let opened = inside(|| live.table.get(directory))?;
+    let opened = live.inside(|| live.table.get(directory))?;
     opened.is_directory.then(|| (live, Place::at(opened.inode, path)))
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn at_both<R>(
 
 /// Makes a call of the session's. The kernel makes those that lead out of the mount, and those of a lost session of which the log has nothing.
 fn served<R>(live: &Live, make: impl FnOnce() -> Done<R>) -> Option<Done<R>> {
-    match keeping_errno(make) {
+    match keeping_errno(live, make) {
         Err(libc::EXDEV | libc::ESTALE) => {
             inside(|| live.is_lost());
             None

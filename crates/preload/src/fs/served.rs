@@ -3,15 +3,15 @@
 use super::answers::{Done, code};
 use super::live::{Live, live};
 use super::table::{Opened, is_known};
-use crate::state::{inside, set_errno};
+use crate::state::set_errno;
 use libc::c_int;
 use libfs::{Errno, File};
 use std::io;
 
 /// Makes calls of the session's. What the program has as its last error stays, if there is none.
-pub(crate) fn keeping_errno<R>(make: impl FnOnce() -> R) -> R {
+pub(crate) fn keeping_errno<R>(live: &Live, make: impl FnOnce() -> R) -> R {
     let before = io::Error::last_os_error().raw_os_error().unwrap_or(0);
-    let done = inside(make);
+    let done = live.inside(make);
     set_errno(before);
     done
 }
@@ -22,7 +22,7 @@ pub(crate) fn by<R>(fd: c_int, make: impl FnOnce(&Live, &Opened, &File) -> Done<
         return None;
     }
     let live = live()?;
-    keeping_errno(|| {
+    keeping_errno(live, || {
         let opened = live.table.get(fd)?;
         let done = opened.served(|file| make(live, &opened, file))?;
         match done {
