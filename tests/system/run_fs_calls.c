@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -662,6 +664,114 @@ static void threads(void) {
     SAY(scandir(p("threads"), &list, NULL, by_name));
 }
 
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* Handlers of signals that come while calls are made, and make calls themselves. */
+static int handlers_file, is_sending;
+static char handlers_path[4096];
+static volatile sig_atomic_t arrived, failed, jumps;
+static volatile long values;
+static sigjmp_buf back;
+static pthread_t receiver;
+
+static void writes_a_byte(int number) {
+    struct stat st;
+    sigset_t now;
+    pthread_sigmask(SIG_SETMASK, NULL, &now);
+    failed += !sigismember(&now, number) || !sigismember(&now, SIGUSR2);
+    failed += write(handlers_file, "s", 1) != 1 || stat(handlers_path, &st) != 0;
+    arrived++;
+}
+
+static void takes_a_value(int number, siginfo_t *about, void *context) {
+    (void)context;
+    failed += number != SIGRTMIN || about->si_code != SI_QUEUE;
+    values += about->si_value.sival_int;
+}
+
+static void jumps_out(int number) {
+    (void)number;
+    if (jumps++ < 100) siglongjmp(back, 1);
+}
+
+static void *sends(void *argument) {
+    (void)argument;
+    union sigval one = {.sival_int = 1};
+    for (int i = 0; i < 300; i++) {
+        pthread_kill(receiver, SIGUSR1);
+        if (pthread_sigqueue(receiver, SIGRTMIN, one) != 0) return "sigqueue";
+        usleep(50);
+    }
+    __atomic_store_n(&is_sending, 0, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static const char *many_calls(const char *name, int at_least) {
+    char bytes[16];
+    struct stat st;
+    for (int i = 0; i < at_least || __atomic_load_n(&is_sending, __ATOMIC_SEQ_CST); i++) {
+        int fd = open(p(name), O_CREAT | O_RDWR, 0600);
+        if (fd < 0 || pwrite(fd, "0123456789", 10, 5) != 10 || pread(fd, bytes, 5, 5) != 5) return "calls";
+        if (memcmp(bytes, "01234", 5) || fstat(fd, &st) != 0 || st.st_size != 15) return "content";
+        if (close(fd) != 0 || rename(p(name), p("handlers/other")) != 0 || unlink(p("handlers/other")) != 0) return "names";
+    }
+    return "done";
+}
+
+static void handlers(void) {
+    SAY(mkdir(p("handlers"), 0700));
+    snprintf(handlers_path, sizeof handlers_path, "%s", p("handlers/file"));
+    handlers_file = open(handlers_path, O_CREAT | O_RDWR | O_APPEND, 0600);
+    struct sigaction action = {.sa_handler = writes_a_byte, .sa_flags = SA_RESTART}, before;
+    sigaddset(&action.sa_mask, SIGUSR2);
+    SAY(sigaction(SIGUSR1, &action, NULL));
+    SAY(sigaction(SIGUSR1, NULL, &before));
+    SAY(before.sa_handler == writes_a_byte && (before.sa_flags & 0xf0ffffff) == SA_RESTART && sigismember(&before.sa_mask, SIGUSR2));
+    struct sigaction queued = {.sa_sigaction = takes_a_value, .sa_flags = SA_SIGINFO | SA_RESTART};
+    SAY(sigaction(SIGRTMIN, &queued, NULL));
+    receiver = pthread_self();
+    is_sending = 1;
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, sends, NULL);
+    printf("calls beside handlers: %s\n", many_calls("handlers/beside", 1));
+    pthread_join(thread, &result);
+    printf("sent: %s\n", result ? (char *)result : "done");
+    struct stat st;
+    SAY(fstat(handlers_file, &st));
+    SAY(st.st_size == arrived && arrived > 0 && arrived <= 300);
+    SAY(values);
+    SAY(failed);
+    sigset_t now;
+    pthread_sigmask(SIG_SETMASK, NULL, &now);
+    SAY(sigismember(&now, SIGUSR1) || sigismember(&now, SIGTERM));
+    /* Out of a call for good. */
+    SAY(signal(SIGALRM, jumps_out) == SIG_DFL);
+    struct itimerval every = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+    sigsetjmp(back, 1);
+    if (jumps == 0) setitimer(ITIMER_REAL, &every, NULL);
+    while (jumps < 100) many_calls("handlers/jumped", 1);
+    setitimer(ITIMER_REAL, &never, NULL);
+    unlink(p("handlers/jumped"));
+    unlink(p("handlers/other"));
+    printf("calls after jumps: %s\n", many_calls("handlers/after", 10));
+    SAY(signal(SIGALRM, SIG_IGN) == jumps_out);
+    /* Once, and with its own signal let through. */
+    action.sa_flags = SA_RESETHAND;
+    SAY(sigaction(SIGUSR1, &action, &before));
+    SAY(before.sa_handler == writes_a_byte);
+    int count = arrived;
+    raise(SIGUSR1);
+    SAY(arrived - count);
+    SAY(sigaction(SIGUSR1, NULL, &before));
+    SAY(before.sa_handler == SIG_DFL);
+    SAY(siginterrupt(SIGUSR2, 1));
+    SAY(signal(SIGUSR2, jumps_out) == SIG_DFL);
+    SAY(sigaction(SIGUSR2, NULL, &before));
+    SAY((before.sa_flags & SA_RESTART) == 0 && before.sa_handler == jumps_out);
+    SAY(signal(SIGUSR2, SIG_DFL) == jumps_out);
+    close(handlers_file);
+}
+
 int main(int count, char **words) {
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
     if (count == 3) {
@@ -680,6 +790,7 @@ int main(int count, char **words) {
     kernels();
     raw_calls();
     threads();
+    handlers();
     int kept = open(p("kept"), O_CREAT | O_RDWR, 0600), lost = open(p("kept"), O_RDONLY | O_CLOEXEC);
     SAY(write(kept, "kept", 4));
     (void)lost;

@@ -8,6 +8,7 @@ use crate::media::{Error, Media};
 use crate::pieces::{Pieces, ReadError, Spot};
 use crate::ranges::Ranges;
 use crate::tree::{self, Tree, Value, View};
+use crate::walks::Walk;
 use crate::work;
 use core::ops::{Deref, Range, RangeInclusive};
 use std::sync::Arc;
@@ -87,6 +88,28 @@ impl<'t> Below<'t> {
     /// Whether reading may find something missing.
     pub(crate) fn may_miss(&self) -> bool {
         matches!(self.0, Base::Known(_))
+    }
+
+    /// Where a path has led before, if nothing has changed since: in a process.
+    pub fn walked(&self, base: u64, follows: bool, path: &[u8]) -> Option<&Walk> {
+        match &self.0 {
+            Base::Tree { .. } => None,
+            Base::Known(known) => known.walks.find(base, follows, path),
+        }
+    }
+
+    /// Notes where a path has led.
+    pub fn note_walk(&mut self, walk: impl FnOnce() -> Walk) {
+        if let Base::Known(known) = &mut self.0 {
+            known.walks.keep(walk);
+        }
+    }
+
+    /// A call has changed something.
+    pub(crate) fn changed(&mut self) {
+        if let Base::Known(known) = &mut self.0 {
+            known.walks.forget();
+        }
     }
 
     /// Whether an inode may be read: in a process the lease of what it has logged may have gone, and others have changed it.

@@ -24,7 +24,8 @@ use crate::op::{Action, Changes, Entry, Fate, Op, TARGET_BYTES_MAX, Target, chec
 use crate::patch::Patch;
 use crate::tree::Tree;
 use crate::value::LogRecord;
-use crate::work::Work;
+use crate::work::{Slot, Work};
+use std::collections::BTreeMap;
 use thiserror::Error as ErrorOf;
 
 /// Links of an inode, at most: `XFS_MAXLINK` of Linux.
@@ -140,7 +141,7 @@ pub fn digest(
     record.digested = batch.end;
     tree.insert(media, key, &record.emit(), Room::Reserve)?;
     let mut digest = Digest {
-        work: Work { tree, media },
+        work: Work::new(tree, media),
         grants,
         devices,
         log: batch.log,
@@ -186,7 +187,7 @@ pub fn delete_orphan_of(tree: &mut Tree, media: &mut dyn Media, inode: u64) -> R
     if tree.get(media, crate::tree::View::Pending, key)?.is_none() {
         return Ok(());
     }
-    let mut work = Work { tree, media };
+    let mut work = Work::new(tree, media);
     work.admit(Room::Reserve).map_err(|_| Error::Full(0))?;
     work.remove(key)?;
     work.delete(inode)
@@ -215,38 +216,95 @@ fn bytes_of(op: &Op<'_>) -> usize {
     }
 }
 
+/// The first operations that are on one file's content.
+fn content_of<'o, 'a>(ops: &'o [Op<'a>]) -> &'o [Op<'a>] {
+    let Some(first) = ops.first() else {
+        return &[];
+    };
+    let goes_on = |op: &&Op<'_>| op.inode == first.inode && is_of_content(&op.action);
+    &ops[..ops.iter().take_while(goes_on).count()]
+}
+
+/// Inodes that are created, and of which nothing else changes names or the time of a change: where their content comes, which may as well follow their
+/// creation. So the tree gets such an inode once. Names come before content (`coalesce`).
+fn with_their_creation(ops: &[Op<'_>]) -> BTreeMap<u64, Option<usize>> {
+    let mut created: BTreeMap<u64, Option<usize>> = BTreeMap::new();
+    for (at, op) in ops.iter().enumerate() {
+        match &op.action {
+            Action::Create { .. } => drop(created.insert(op.inode, None)),
+            action if is_of_content(action) => {
+                if let Some(content) = created.get_mut(&op.inode) {
+                    content.get_or_insert(at);
+                }
+            }
+            Action::Rename { target, .. } => {
+                created.remove(&op.inode);
+                if let Target::Replaced { inode, .. } | Target::Exchanged { inode } = target {
+                    created.remove(inode);
+                }
+            }
+            Action::Attribute { .. } | Action::Set(_) => {}
+            _ => drop(created.remove(&op.inode)),
+        }
+    }
+    created.retain(|_, content| content.is_some());
+    created
+}
+
 impl Digest<'_> {
     fn run(&mut self, ops: Vec<Op<'_>>) -> Result<(), Error> {
         let coalesced = coalesce(ops);
-        let mut rest = &coalesced.ops[..];
-        while let [first, ..] = rest {
-            let mut count = 1;
-            if is_of_content(&first.action) {
-                let mut bytes = bytes_of(first);
-                let goes_on = |op: &Op<'_>| op.inode == first.inode && is_of_content(&op.action);
-                while let Some(op) = rest.get(count).filter(|op| goes_on(op)) {
-                    bytes += bytes_of(op);
-                    if bytes > PATCH_BYTES_MAX {
-                        break;
-                    }
-                    count += 1;
+        let ops = &coalesced.ops[..];
+        let mut early = with_their_creation(ops);
+        let mut at = 0;
+        while let Some(first) = ops.get(at) {
+            let rest = &ops[at..];
+            let count = if is_of_content(&first.action) {
+                let content = content_of(rest);
+                if !early.contains_key(&first.inode) {
+                    self.change_all_content(content)?;
                 }
-                self.change_content(&rest[..count])?;
+                content.len()
             } else if matches!(first.action, Action::Attribute { .. }) {
                 let goes_on =
                     |op: &&Op<'_>| op.inode == first.inode && matches!(op.action, Action::Attribute { .. });
-                count = rest.iter().take_while(goes_on).count();
+                let count = rest.iter().take_while(goes_on).count();
                 self.change_attributes(&rest[..count])?;
+                count
             } else {
                 let result = self.apply(first);
                 self.note(first.inode, result)?;
-            }
-            rest = &rest[count..];
+                let content = match &first.action {
+                    Action::Create { .. } => early.get_mut(&first.inode).and_then(Option::take),
+                    _ => None,
+                };
+                if let Some(content) = content {
+                    self.change_all_content(content_of(&ops[content..]))?;
+                }
+                1
+            };
+            at += count;
         }
+        self.work.write_inodes()?;
         for run in coalesced.unused {
             if self.grants.take(run) {
                 self.work.tree.retire(self.work.media, run)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Changes of one file's content, so many at once as memory is to have.
+    fn change_all_content(&mut self, mut ops: &[Op<'_>]) -> Result<(), Error> {
+        while !ops.is_empty() {
+            let mut bytes = 0;
+            let fits = |op: &&Op<'_>| {
+                bytes += bytes_of(op);
+                bytes <= PATCH_BYTES_MAX
+            };
+            let count = ops.iter().take_while(fits).count().max(1);
+            self.change_content(&ops[..count])?;
+            ops = &ops[count..];
         }
         Ok(())
     }
@@ -288,7 +346,7 @@ impl Digest<'_> {
     fn put(&mut self, number: u64, mut inode: Inode) -> Result<(), Error> {
         inode.changes += 1;
         inode.log = self.log;
-        self.work.put_inode(number, &inode)
+        self.work.put_inode(number, inode)
     }
 
     /// Changes of one file's content: all that are not refused become one change of its extents.
@@ -307,7 +365,7 @@ impl Digest<'_> {
                     .try_for_each(|op| self.note(op.inode, Err(reason_for(op, reason).into())));
             }
         };
-        let mut patch = Patch::new(first.inode, inode.size);
+        let mut patch = Patch::new(first.inode, inode.size, inode.blocks);
         let (mut noted, mut time) = (0, None);
         for op in ops {
             match patch.add(&mut self.work, &op.action, self.grants) {
@@ -373,14 +431,12 @@ impl Digest<'_> {
         Ok((directory, self.work.lookup(entry.parent, &entry.name)?))
     }
 
-    /// A directory for one more name.
-    fn find_free(&mut self, entry: &Entry<'_>) -> Result<Inode, Fault> {
-        match self.find(entry)? {
-            (_, Some(_)) => Err(Errno::Exists.into()),
-            (directory, None) => {
-                self.work.admit_entry(entry.parent, &entry.name)?;
-                Ok(directory)
-            }
+    /// A directory for one more name, and where that is to be.
+    fn find_free(&mut self, entry: &Entry<'_>) -> Result<(Inode, Slot), Fault> {
+        let directory = self.open_directory(entry.parent)?;
+        match self.work.slot(entry.parent, &entry.name)? {
+            Some(slot) => Ok((directory, slot)),
+            None => Err(Errno::Exists.into()),
         }
     }
 
@@ -402,9 +458,12 @@ impl Digest<'_> {
         let (number, time) = (op.inode, op.time);
         self.work.admit(Room::Normal)?;
         let is_nameless = entry.name.is_empty();
-        let directory = match is_nameless {
-            true => self.open_directory(entry.parent)?,
-            false => self.find_free(entry)?,
+        let (directory, slot) = match is_nameless {
+            true => (self.open_directory(entry.parent)?, None),
+            false => {
+                let (directory, slot) = self.find_free(entry)?;
+                (directory, Some(slot))
+            }
         };
         self.grants
             .admit_create((number, *mode, inode.device), (*uid, *gid), &directory)?;
@@ -417,9 +476,9 @@ impl Digest<'_> {
         self.put(number, Inode { blocks, ..inode })?;
         self.work.tree.raise_next_inode(number + 1);
         self.grants.leases.insert(number, Rights::ALL);
-        match is_nameless {
-            true => self.work.put(Key::new(0, Kind::Orphan, number), &[])?,
-            false => self.enter((entry, directory), (number, *mode), time)?,
+        match slot {
+            None => self.work.put(Key::new(0, Kind::Orphan, number), &[])?,
+            Some(slot) => self.enter((entry, directory, slot), (number, *mode), time)?,
         }
         Ok(())
     }
@@ -434,7 +493,7 @@ impl Digest<'_> {
             return Ok(0);
         }
         const { assert!(TARGET_BYTES_MAX < crate::format::BLOCK_BYTES) };
-        let mut patch = Patch::new(number, 0);
+        let mut patch = Patch::new(number, 0, 0);
         let write = Action::Write {
             offset: 0,
             data: target.into(),
@@ -447,7 +506,7 @@ impl Digest<'_> {
         self.work.admit(Room::Normal)?;
         self.grants.admit_change(number)?;
         let mut inode = self.work.inode(number)?;
-        let directory = self.find_free(entry)?;
+        let (directory, slot) = self.find_free(entry)?;
         match inode.is_directory() {
             true => return Err(Errno::NotPermitted.into()),
             false => has_link(&inode, true)?,
@@ -458,7 +517,7 @@ impl Digest<'_> {
         inode.links += 1;
         inode.ctime = time;
         self.put(number, inode)?;
-        self.enter((entry, directory), (number, inode.mode), time)?;
+        self.enter((entry, directory, slot), (number, inode.mode), time)?;
         Ok(())
     }
 
@@ -593,7 +652,7 @@ impl Digest<'_> {
         }
         // What leaves makes no room for names of another hash.
         if other.is_none() {
-            self.work.admit_entry(to.parent, &to.name)?;
+            self.work.slot(to.parent, &to.name)?;
         }
         Ok(())
     }
@@ -613,13 +672,15 @@ impl Digest<'_> {
         let directory = self.work.inode(from.parent)?;
         self.leave((from, directory), &inode, time)?;
         let directory = self.work.inode(to.parent)?;
-        self.enter((to, directory), (source, inode.mode), time)?;
+        let slot = self.work.free_slot(to.parent, &to.name)?;
+        self.enter((to, directory, slot), (source, inode.mode), time)?;
         if let Some((number, mut other)) = other {
             match target {
                 Target::Replaced { fate, .. } => self.lose(number, other, (fate, time))?,
                 _ => {
                     let directory = self.work.inode(from.parent)?;
-                    self.enter((from, directory), (number, other.mode), time)?;
+                    let slot = self.work.free_slot(from.parent, &from.name)?;
+                    self.enter((from, directory, slot), (number, other.mode), time)?;
                     other.ctime = time;
                     other.parent = if other.is_directory() { from.parent } else { 0 };
                     self.put(number, other)?;
@@ -653,13 +714,13 @@ impl Digest<'_> {
     /// An inode gets a name.
     fn enter(
         &mut self,
-        (entry, mut directory): (&Entry<'_>, Inode),
+        (entry, mut directory, slot): (&Entry<'_>, Inode, Slot),
         (inode, mode): (u64, u32),
         time: Time,
     ) -> Result<(), Error> {
         let kind = kind_of(mode);
         let name = &entry.name;
-        self.work.add_entry(entry.parent, &Dirent { inode, kind, name })?;
+        self.work.add_entry(slot, &Dirent { inode, kind, name })?;
         directory.entries += 1;
         directory.links += u32::from(mode & TYPE_MASK == TYPE_DIRECTORY);
         (directory.mtime, directory.ctime) = (time, time);

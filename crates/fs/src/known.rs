@@ -14,6 +14,7 @@ use crate::media::Error;
 use crate::names::{Attribute, Dirent};
 use crate::ranges::Ranges;
 use crate::value::ExtentRecord;
+use crate::walks::Walks;
 use crate::work::keys_of_extents;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,6 +166,8 @@ pub struct Known {
     missing: Option<Missing>,
     bytes: usize,
     records: usize,
+    /// Where paths have led.
+    pub(crate) walks: Walks,
     /// Blocks of all devices, and free ones.
     pub(crate) room: (u64, u64),
 }
@@ -181,6 +184,7 @@ impl Known {
             missing: None,
             bytes: 0,
             records: 0,
+            walks: Walks::default(),
             room: (0, 0),
         }
     }
@@ -225,6 +229,7 @@ impl Known {
 
     /// The process gives the lease back.
     pub fn give(&mut self, inode: u64) {
+        self.walks.forget();
         self.disown(inode);
         if let Some(of) = self.inodes.remove(&inode) {
             self.count_out(&of);
@@ -241,6 +246,7 @@ impl Known {
 
     /// All that the tree has is to be asked for anew.
     pub fn forget(&mut self) {
+        self.walks.forget();
         for of in self.inodes.values_mut().filter(|of| !of.is_unborn) {
             *of = Of::default();
         }

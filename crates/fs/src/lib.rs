@@ -45,4 +45,5 @@ mod spans;
 pub mod tier;
 pub mod tree;
 pub mod value;
+pub mod walks;
 mod work;

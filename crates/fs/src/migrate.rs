@@ -219,7 +219,7 @@ impl Move {
             true => tree.room().min(reserve).saturating_sub(tree.deleting()),
             false => reserve,
         };
-        let mut work = Work { tree, media };
+        let mut work = Work::new(tree, media);
         let mut records = 0;
         for piece in self.pieces {
             let key = Key::new(piece.inode, Kind::Extent, piece.first);

@@ -61,6 +61,8 @@ pub(crate) struct Patch {
     /// Granted blocks that a later change has replaced.
     dropped: Vec<Run>,
     pub(crate) size: u64,
+    /// The tree has nothing of its content.
+    is_empty: bool,
 }
 
 /// What a patch has changed.
@@ -72,12 +74,22 @@ pub(crate) struct Patched {
 }
 
 impl Patch {
-    pub(crate) fn new(inode: u64, size: u64) -> Self {
+    /// Of a file of `size` bytes that has so many blocks.
+    pub(crate) fn new(inode: u64, size: u64, blocks: u64) -> Self {
         Self {
             inode,
             parts: Spans::default(),
             dropped: Vec::new(),
             size,
+            is_empty: blocks == 0,
+        }
+    }
+
+    /// The extents of the tree that have blocks of a range. A file without blocks has none: most that a digest finds were made just before.
+    fn extents(&self, work: &mut Work<'_>, blocks: Range<u64>) -> Result<Vec<(u64, ExtentRecord)>, Error> {
+        match self.is_empty {
+            true => Ok(Vec::new()),
+            false => extents_of(work.tree, work.media, View::Pending, (self.inode, blocks)),
         }
     }
 
@@ -183,8 +195,7 @@ impl Patch {
                 }
             });
         }
-        let of = (self.inode, block..block + 1);
-        let extents = extents_of(work.tree, work.media, View::Pending, of)?;
+        let extents = self.extents(work, block..block + 1)?;
         Ok(match extents.last() {
             None => Found::Hole,
             Some((_, extent)) if extent.is_unwritten() => Found::Unwritten,
@@ -246,8 +257,7 @@ impl Patch {
     /// Gives places to blocks that have none.
     fn reserve(&mut self, work: &mut Work<'_>, blocks: Range<u64>) -> Result<(), Fault> {
         let mut there = Ranges::default();
-        for (first, extent) in extents_of(work.tree, work.media, View::Pending, (self.inode, blocks.clone()))?
-        {
+        for (first, extent) in self.extents(work, blocks.clone())? {
             there.insert(first..first + extent.run.blocks);
         }
         for (part, state) in self.parts.of(blocks.clone()) {
@@ -302,12 +312,12 @@ impl Patch {
             Room::Normal => nodes + records,
             Room::Reserve => nodes,
         };
-        if let Err(reason) = work.admit_blocks(room, needed) {
+        if let Err(fault) = work.admit_blocks(room, needed) {
             for run in places {
                 work.tree.give_back(work.media, run)?;
             }
             self.abandon(grants);
-            return Err(reason.into());
+            return Err(fault);
         }
         self.make(work, old, places)
     }
@@ -316,8 +326,7 @@ impl Patch {
     fn overlapped(&self, work: &mut Work<'_>) -> Result<BTreeMap<u64, ExtentRecord>, Error> {
         let mut old = BTreeMap::new();
         for (blocks, _) in self.parts.iter() {
-            let of = (self.inode, blocks);
-            old.extend(extents_of(work.tree, work.media, View::Pending, of)?);
+            old.extend(self.extents(work, blocks)?);
         }
         Ok(old)
     }
@@ -384,8 +393,7 @@ impl Patch {
         let Some(block) = first.and_then(|(blocks, _)| blocks.start.checked_sub(1)) else {
             return Ok(None);
         };
-        let of = (self.inode, block..block + 1);
-        let before = extents_of(work.tree, work.media, View::Pending, of)?;
+        let before = self.extents(work, block..block + 1)?;
         let before = before.last();
         Ok(before.map(|(first, extent)| extent.run.place.plus(block + 1 - first)))
     }
@@ -433,7 +441,9 @@ impl Patch {
         for (_, extent) in &extents.0 {
             work.tree.keep(work.media, extent.run)?;
         }
-        extents.join_before(work, inode)?;
+        if !self.is_empty {
+            extents.join_before(work, inode)?;
+        }
         for (first, extent) in extents.0 {
             work.put(Key::new(inode, Kind::Extent, first), &extent.emit())?;
         }

@@ -86,6 +86,8 @@ struct Zone {
     busy: u32,
     /// No run of blocks that are not busy is longer.
     longest: u32,
+    /// All blocks before this one are busy.
+    first: u32,
     bitmap: Pointer,
     sets: Option<Box<Sets>>,
     is_dirty: bool,
@@ -101,7 +103,10 @@ impl Zone {
         {
             return Some(at);
         }
-        match busy.find_clear(0, end, want) {
+        let first = busy.first(self.first as usize, end, false);
+        let found = busy.find_clear(first, end, want);
+        self.first = first as u32;
+        match found {
             Ok(at) => Some(at),
             Err(longest) => {
                 self.longest = longest as u32;
@@ -152,6 +157,7 @@ impl Space {
             used: 0,
             busy: 0,
             longest: blocks,
+            first: 0,
             bitmap: Pointer::default(),
             sets: None,
             is_dirty: false,
@@ -359,6 +365,7 @@ impl Space {
         } else {
             zone.busy -= count;
             zone.longest = zone.blocks - zone.busy;
+            zone.first = zone.first.min(piece.from as u32);
             self.devices[usize::from(piece.id.device)].busy -= u64::from(count);
         }
     }

@@ -11,11 +11,23 @@ use crate::node::VALUE_BYTES_MAX;
 use crate::tree::{Tree, Value, View};
 use crate::value::ExtentRecord;
 use core::ops::{Range, RangeInclusive};
+use std::collections::BTreeMap;
+
+/// Inodes that wait to be written, at most. Most are written again soon: a directory with its next name, and a file with its data.
+const INODES_MAX: usize = 64;
 
 /// A tree and its media. Changes take from the reserve: who makes them has asked for room before ([`Work::admit`]).
 pub(crate) struct Work<'t> {
     pub(crate) tree: &'t mut Tree,
     pub(crate) media: &'t mut dyn Media,
+    /// Inodes that the tree gets later ([`Work::write_inodes`]). There is room for them.
+    inodes: BTreeMap<u64, Inode>,
+}
+
+/// Where a name is to be in the tree, and what is there already: other names of its hash.
+pub(crate) struct Slot {
+    key: Key,
+    value: Vec<u8>,
 }
 
 /// What is wrong with a value of a key that was read whole.
@@ -71,23 +83,46 @@ pub(crate) fn extents_of(
     Ok(found)
 }
 
+impl<'t> Work<'t> {
+    pub(crate) fn new(tree: &'t mut Tree, media: &'t mut dyn Media) -> Self {
+        Self {
+            tree,
+            media,
+            inodes: BTreeMap::new(),
+        }
+    }
+}
+
 impl Work<'_> {
     /// Refuses a change of a few keys for which there is no room. What only deletes may take from the reserve.
-    pub(crate) fn admit(&self, room: Room) -> Result<(), Reason> {
+    pub(crate) fn admit(&mut self, room: Room) -> Result<(), Fault> {
         // A rename that replaces changes nine keys.
         self.admit_blocks(room, 9 * self.tree.places_max() as u64)
     }
 
     /// The same of so many blocks of the tree.
-    pub(crate) fn admit_blocks(&self, room: Room, blocks: u64) -> Result<(), Reason> {
+    pub(crate) fn admit_blocks(&mut self, room: Room, blocks: u64) -> Result<(), Fault> {
         let reserve = match room {
             Room::Normal => self.tree.reserve_blocks().max(self.tree.kept.0),
             Room::Reserve => 0,
         };
+        let waiting = self.inodes.len() * self.tree.places_max();
+        if self.tree.room() < reserve + blocks + waiting as u64 {
+            // They may take less than that.
+            self.write_inodes()?;
+        }
         match self.tree.room() >= reserve + blocks {
             true => Ok(()),
-            false => Err(Reason::Full(0)),
+            false => Err(Reason::Full(0).into()),
         }
+    }
+
+    /// Writes the inodes that wait.
+    pub(crate) fn write_inodes(&mut self) -> Result<(), Error> {
+        while let Some((number, inode)) = self.inodes.pop_first() {
+            self.put(Key::new(number, Kind::Inode, 0), &inode.emit())?;
+        }
+        Ok(())
     }
 
     pub(crate) fn get(&mut self, key: Key) -> Result<Option<Value>, Error> {
@@ -103,6 +138,9 @@ impl Work<'_> {
     }
 
     pub(crate) fn find(&mut self, inode: u64) -> Result<Option<Inode>, Error> {
+        if let Some(waiting) = self.inodes.get(&inode) {
+            return Ok(Some(*waiting));
+        }
         inode_of(self.tree, self.media, View::Pending, inode)
     }
 
@@ -111,8 +149,13 @@ impl Work<'_> {
         Ok(self.find(inode)?.ok_or(Errno::NoEntry)?)
     }
 
-    pub(crate) fn put_inode(&mut self, number: u64, inode: &Inode) -> Result<(), Error> {
-        self.put(Key::new(number, Kind::Inode, 0), &inode.emit())
+    /// Sets an inode: the tree gets it by [`Self::write_inodes`].
+    pub(crate) fn put_inode(&mut self, number: u64, inode: Inode) -> Result<(), Error> {
+        self.inodes.insert(number, inode);
+        match self.inodes.len() > INODES_MAX {
+            true => self.write_inodes(),
+            false => Ok(()),
+        }
     }
 
     fn entry_key(&self, parent: u64, name: &[u8]) -> Key {
@@ -130,25 +173,31 @@ impl Work<'_> {
         Ok(found.map(|entry| entry.inode))
     }
 
-    /// Refuses a new name if too many of its hash are there.
-    pub(crate) fn admit_entry(&mut self, parent: u64, name: &[u8]) -> Result<(), Fault> {
+    /// Where a new name is to be; nothing if it is there. It is refused if too many of its hash are there.
+    pub(crate) fn slot(&mut self, parent: u64, name: &[u8]) -> Result<Option<Slot>, Fault> {
         let key = self.entry_key(parent, name);
-        let bytes = self.get(key)?.map_or(0, |value| value.len());
-        let mut entry = Vec::new();
-        let (inode, kind) = (0, 0);
-        Dirent { inode, kind, name }.emit(&mut entry);
-        match bytes + entry.len() <= VALUE_BYTES_MAX {
-            true => Ok(()),
+        let value = self.get(key)?.map_or_else(Vec::new, |value| value.to_vec());
+        let entries = Dirent::parse_all(&value).map_err(senseless(self.tree))?;
+        if entries.iter().any(|entry| entry.name == name) {
+            return Ok(None);
+        }
+        match value.len() + Dirent::bytes(name.len()) <= VALUE_BYTES_MAX {
+            true => Ok(Some(Slot { key, value })),
             false => Err(Errno::NoSpace.into()),
         }
     }
 
     /// Adds a name that is not there.
-    pub(crate) fn add_entry(&mut self, parent: u64, entry: &Dirent<'_>) -> Result<(), Error> {
-        let key = self.entry_key(parent, entry.name);
-        let mut value = self.get(key)?.map_or_else(Vec::new, |value| value.to_vec());
-        entry.emit(&mut value);
-        self.put(key, &value)
+    pub(crate) fn add_entry(&mut self, mut slot: Slot, entry: &Dirent<'_>) -> Result<(), Error> {
+        entry.emit(&mut slot.value);
+        self.put(slot.key, &slot.value)
+    }
+
+    /// Where a name is to be that is not there, and has room.
+    pub(crate) fn free_slot(&mut self, parent: u64, name: &[u8]) -> Result<Slot, Error> {
+        let key = self.entry_key(parent, name);
+        let value = self.get(key)?.map_or_else(Vec::new, |value| value.to_vec());
+        Ok(Slot { key, value })
     }
 
     /// Takes a name out that is there.
@@ -208,6 +257,7 @@ impl Work<'_> {
 
     /// Deletes an inode that has no names, with its blocks.
     pub(crate) fn delete(&mut self, inode: u64) -> Result<(), Error> {
+        self.inodes.remove(&inode);
         let keys = Key::new(inode, Kind::Extent, 0)..=Key::new(inode, Kind::Extent, u64::MAX);
         let mut entries = self.tree.range(View::Pending, keys);
         let mut runs = Vec::new();

@@ -4,6 +4,7 @@ use fs::client::{Call, Client, Failure};
 use fs::errno::Errno;
 use fs::format::ROOT_INODE;
 use fs::inode::{Inode, TYPE_LINK, TYPE_MASK};
+use fs::walks::Walk;
 
 /// Symbolic links of one path, at most: `MAXSYMLINKS` of Linux.
 const LINKS_MAX: usize = 40;
@@ -74,6 +75,35 @@ pub(crate) struct Manner {
 
 /// Walks.
 pub(crate) fn walk(
+    calls: &Client,
+    call: &mut Call<'_, '_>,
+    (base, path): (u64, &[u8]),
+    manner: Manner,
+) -> Result<Walked, Failure> {
+    if let Some(walk) = call.below.walked(base, manner.follows, path) {
+        return Ok(Walked {
+            parent: walk.parent,
+            name: walk.name.as_deref().map(<[u8]>::to_vec),
+            found: Some(walk.found),
+            is_directory: walk.is_directory,
+        });
+    }
+    let walked = walk_all(calls, call, (base, path), manner)?;
+    if let Some(found) = walked.found {
+        call.below.note_walk(|| Walk {
+            base,
+            follows: manner.follows,
+            path: path.into(),
+            parent: walked.parent,
+            name: walked.name.as_deref().map(Box::from),
+            found,
+            is_directory: walked.is_directory,
+        });
+    }
+    Ok(walked)
+}
+
+fn walk_all(
     calls: &Client,
     call: &mut Call<'_, '_>,
     (base, path): (u64, &[u8]),

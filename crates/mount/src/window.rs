@@ -10,6 +10,7 @@ use fs::log::Ring;
 use fs::protocol::{CLOSED_AT, DURABLE_AT, MAGIC_AT, WINDOW_HEAD_BYTES, WINDOW_MAGIC};
 use fs::value::{LogRecord, Run};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
+use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -129,6 +130,66 @@ fn head_of(log: u64) -> [u8; 16] {
 /// A window.
 #[derive(Clone, Debug)]
 pub struct Window(Arc<File>);
+
+/// Bytes of a window that are read at once: a log's frames are some hundred bytes long.
+const AHEAD_BYTES: usize = 256 << 10;
+
+/// A window whose log is read in order, up to a position that its process has told. What is read is as it was at one of the reads.
+pub(crate) struct Ahead<'w> {
+    window: &'w Window,
+    bytes: u64,
+    /// Where the bytes begin that were read last.
+    last: RefCell<(u64, Vec<u8>)>,
+}
+
+impl<'w> Ahead<'w> {
+    /// Of a window with so many bytes of ring.
+    pub fn new(window: &'w Window, ring_bytes: u64) -> Self {
+        Self {
+            window,
+            bytes: WINDOW_HEAD_BYTES + ring_bytes,
+            last: RefCell::default(),
+        }
+    }
+}
+
+impl Device for Ahead<'_> {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<(), MediaError> {
+        let (start, last) = &mut *self.last.borrow_mut();
+        let has = |start: u64, last: &[u8]| {
+            let at = usize::try_from(offset.checked_sub(start)?).ok()?;
+            Some(at..at.checked_add(bytes.len())?).filter(|range| range.end <= last.len())
+        };
+        if let Some(range) = has(*start, last) {
+            bytes.copy_from_slice(&last[range]);
+            return Ok(());
+        }
+        let left = self.bytes.saturating_sub(offset).min(AHEAD_BYTES as u64) as usize;
+        if bytes.len() >= left {
+            return self.window.read_at(offset, bytes);
+        }
+        last.resize(left, 0);
+        *start = offset;
+        if let Err(error) = self.window.read_at(offset, last) {
+            last.clear();
+            return Err(error);
+        }
+        bytes.copy_from_slice(&last[..bytes.len()]);
+        Ok(())
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> Result<(), MediaError> {
+        unreachable!("its process writes it")
+    }
+
+    fn flush(&mut self) -> Result<(), MediaError> {
+        unreachable!("its process writes it")
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        self.bytes
+    }
+}
 
 impl Window {
     /// What its process gets.

@@ -59,8 +59,11 @@ unsafe fn set(signal: c_int, action: *const Action, before: *mut Action) -> c_in
         new.mask &= !(1 << (libc::SIGSYS - 1));
     }
     let was = program(signal).map_or(NONE, |program| program.handler());
-    let is_replaced =
-        is_replaceable(signal) && is_handler(new.function) && fs::is_run() && !is_sealed() && signals::are_replaced();
+    let is_replaced = is_replaceable(signal)
+        && is_handler(new.function)
+        && fs::is_run()
+        && !is_sealed()
+        && signals::are_replaced();
     if is_replaced {
         note(signal, new);
     }
@@ -261,7 +264,11 @@ pub(crate) unsafe fn by_system_call([signal, new, before, bytes, ..]: [c_long; 6
             (action.sa_sigaction, action.sa_flags) = (new.function, new.flags as c_int);
             action.sa_mask = set_of(new.mask);
         }
-        let action = if new.is_null() { ptr::null() } else { &raw const action };
+        let action = if new.is_null() {
+            ptr::null()
+        } else {
+            &raw const action
+        };
         let result = set(signal, action, &mut was);
         if let Some(before) = before.as_mut().filter(|_| result == 0) {
             before.function = was.sa_sigaction;

@@ -2,7 +2,9 @@
 //! library gives a file up before such a change.
 
 use crate::write::give_up;
-use crate::{answer, attributes, descriptors, exec, filters, fs, handlers, inside, present, real, rings, sync, write};
+use crate::{
+    answer, attributes, descriptors, exec, filters, fs, handlers, inside, present, real, rings, sync, write,
+};
 use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
 

@@ -26,6 +26,7 @@ fn look_up(place: &AtomicPtr<c_void>, name: &str) -> *mut c_void {
 
 macro_rules! real {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
+        #[allow(non_snake_case)]
         pub unsafe fn $name($($argument: $type),*) -> $result {
             static PLACE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
             let found = find(&PLACE, concat!(stringify!($name), "\0"));

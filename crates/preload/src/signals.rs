@@ -177,7 +177,8 @@ pub(crate) unsafe extern "C-unwind" fn arrived(signal: c_int, about: *mut siginf
     }
     // SAFETY: a handler of the program's. One that takes fewer arguments does not look at the others.
     unsafe {
-        let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) = mem::transmute(handler);
+        let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
+            mem::transmute(handler);
         handler(signal, about, context);
     }
 }
@@ -214,7 +215,15 @@ unsafe fn send_again(signal: c_int, about: *mut siginfo_t) {
         let own = real::syscall(libc::SYS_getpid, 0, 0, 0, 0, 0, 0);
         let thread = real::syscall(libc::SYS_gettid, 0, 0, 0, 0, 0, 0);
         let number = c_long::from(signal);
-        let sent = real::syscall(libc::SYS_rt_tgsigqueueinfo, own, thread, number, about as c_long, 0, 0);
+        let sent = real::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            own,
+            thread,
+            number,
+            about as c_long,
+            0,
+            0,
+        );
         if sent < 0 {
             // So many are waiting that the description has no room.
             real::syscall(libc::SYS_tgkill, own, thread, number, 0, 0, 0);

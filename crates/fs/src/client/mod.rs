@@ -482,6 +482,7 @@ impl Client {
             AddError::Full { .. } => Failure::Digest,
             AddError::TooLong { .. } => Failure::TooLong,
         })?;
+        call.below.changed();
         let cost = self.less_again(ticket, ops, cost);
         self.ledger.promise(ticket.0, cost);
         for op in ops {

@@ -25,6 +25,9 @@ use std::time::Duration;
 /// Inodes that a process may have come to, at most.
 const SEEN_MAX: usize = 1 << 20;
 
+/// Names that a process is told beside the one that it asks for, at most: about as many as a leaf of the tree has.
+const NAMES_MORE: usize = 64;
+
 /// Up to where all records are told, and the records.
 type Told = (u64, Vec<(u64, Vec<u8>)>);
 
@@ -446,11 +449,14 @@ impl State {
             .get(&log)
             .is_some_and(|session| session.peer.uid == 0);
         let (mut records, mut bytes) = (Vec::new(), 0);
-        let keys =
-            Key::new(inode, kind, numbers.start)..=Key::new(inode, kind, numbers.end.saturating_sub(1));
+        // Whoever may list a directory is told some names more: it asks for each that it makes, and a directory with few is known by one question.
+        let tells_more = kind == Kind::Entry && is_one && mask & READ != 0;
+        let end = if tells_more { u64::MAX } else { numbers.end };
+        let keys = Key::new(inode, kind, numbers.start)..=Key::new(inode, kind, end.saturating_sub(1));
         let mut entries = self.reader.range(View::Pending, keys);
         while let Some((key, value)) = entries.next(&mut self.reader, disks).map_err(|_| Errno::Io)? {
-            if bytes + value.len() + 16 > RECORDS_BYTES_MAX {
+            let is_more = tells_more && key.number >= numbers.end && records.len() >= NAMES_MORE;
+            if is_more || bytes + value.len() + 16 > RECORDS_BYTES_MAX {
                 return Ok((key.number, records));
             }
             let value = match kind {
@@ -465,7 +471,7 @@ impl State {
             bytes += value.len() + 16;
             records.push((key.number, value));
         }
-        Ok((numbers.end, records))
+        Ok((end, records))
     }
 
     /// A process has come to inodes.

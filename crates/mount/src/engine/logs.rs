@@ -6,7 +6,7 @@ use super::log::Log;
 use super::recover::{Leasing, OpenError, devices_for_data, digest_frames, new_ring, read_frames};
 use super::sharing::Peer;
 use super::state::Locked;
-use crate::window::{Window, ring_in_window};
+use crate::window::{Ahead, Window, ring_in_window};
 use fs::digest::{DigestError, delete_orphan_of};
 use fs::edit::Room;
 use fs::format::{BLOCK_BYTES, Key, Kind};
@@ -101,20 +101,14 @@ impl Keeper {
         Ok((ring, window))
     }
 
-    /// Behind the last frame that an honest process can have written: it uses no room anew that a root may still need.
-    pub fn last_end(&self, number: u64) -> u64 {
-        let log = self.logs.get(&number);
-        log.map_or(0, |log| log.roots[0].saturating_add(log.ring_bytes()))
-    }
-
     /// Digests a log up to a position. False if it ends before that.
     pub fn digest_log(&mut self, locked: &Locked, number: u64, end: u64) -> Result<bool, DigestError> {
         loop {
             let Some(log) = self.logs.get(&number).filter(|log| log.digested < end) else {
                 return Ok(true);
             };
-            let mut reader =
-                Reader::new(&log.ring, &log.window, log.digested).expect("it is the end of a frame");
+            let window = Ahead::new(&log.window, log.ring_bytes());
+            let mut reader = Reader::new(&log.ring, &window, log.digested).expect("it is the end of a frame");
             // A window that cannot be read is one that its process has destroyed.
             let (frames, is_over) = match read_frames(&mut reader, end) {
                 Ok((frames, end)) => (frames, end.is_some()),

@@ -17,9 +17,8 @@ impl Shared {
                 state.news(&self.disks, Input::Short(Client(*log)));
             }
         }
-        for log in &round.closing {
-            let end = keeper.last_end(*log);
-            keeper.digest_log(&self.locked, *log, end)?;
+        for (log, end) in &round.closing {
+            keeper.digest_log(&self.locked, *log, *end)?;
             keeper.drop_log(*log)?;
         }
         Ok(round)
@@ -39,7 +38,7 @@ impl Shared {
         if round.wants_both || round.wants_one {
             keeper.commit(&self.locked)?;
         }
-        for log in &round.closing {
+        for (log, _) in &round.closing {
             self.disks.beside().remove(*log);
             self.locked.lock().forget_log(&self.disks, *log);
         }

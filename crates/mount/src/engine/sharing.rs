@@ -108,8 +108,8 @@ pub(crate) struct Sharing {
 pub(crate) struct Round {
     /// Logs, and up to where.
     pub logs: Vec<(u64, u64)>,
-    /// Logs that end.
-    pub closing: Vec<u64>,
+    /// Logs that end, and up to where.
+    pub closing: Vec<(u64, u64)>,
     pub idle: Vec<u64>,
     pub wants_both: bool,
     /// Something has changed after the first commit.
@@ -182,14 +182,14 @@ impl Sharing {
         };
         self.wants_round = false;
         for (log, session) in &self.sessions {
-            if session.closing.is_some() {
-                round.closing.push(*log);
-                continue;
-            }
             let end = session.window.durable().max(session.told);
             // What it says may be a lie: nothing beyond the ring can have been written.
             let end = end.min(session.both.saturating_add(session.ring_bytes));
-            round.logs.push((*log, end));
+            match session.closing {
+                // Its window was closed before: a call that the process acknowledges has told its position before that.
+                Some(_) => round.closing.push((*log, end)),
+                None => round.logs.push((*log, end)),
+            }
         }
         round.wants_both |= !round.closing.is_empty();
         round

@@ -13,6 +13,9 @@ use runtime::MediaOpenError;
 use std::path::PathBuf;
 use uuid::Uuid;
 
+/// Freed memory that a daemon keeps: several times what a digest of a program's log takes.
+pub(super) const KEPT_BYTES: usize = 64 << 20;
+
 /// When calls return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeArg {

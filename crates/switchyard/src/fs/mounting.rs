@@ -1,6 +1,6 @@
 //! `switchyard fs mount`: a mount from its opening to its end.
 
-use super::common::{MountArgs, make_empty, not_opened, open, split_dir, tell_recovery};
+use super::common::{KEPT_BYTES, MountArgs, make_empty, not_opened, open, split_dir, tell_recovery};
 use super::serving::{listen, share};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
@@ -51,6 +51,7 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
         tell: Arc::new(|text| eprintln!("switchyard: {text}")),
         ..Options::default()
     };
+    os::keep_freed(KEPT_BYTES);
     let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(not_opened)?;
     tell_recovery(&recovery, &says);
     let settings = settings(args, &devices[0].text)?;

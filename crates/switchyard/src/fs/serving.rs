@@ -1,6 +1,6 @@
 //! `switchyard fs serve`: the files of a file system for processes that have logs of their own.
 
-use super::common::{ProgramArgs, ServeArgs, make_empty, not_opened, open, tell_recovery};
+use super::common::{KEPT_BYTES, ProgramArgs, ServeArgs, make_empty, not_opened, open, tell_recovery};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
 use crate::size::Size;
@@ -47,6 +47,7 @@ pub(super) fn run(args: &ServeArgs) -> anyhow::Result<()> {
         tell: Arc::new(|text| eprintln!("switchyard: {text}")),
         ..Options::default()
     };
+    os::keep_freed(KEPT_BYTES);
     let (engine, recovery) = Engine::open(disks.clone(), &options).map_err(not_opened)?;
     tell_recovery(&recovery, &says);
     let engine = Arc::new(engine);
