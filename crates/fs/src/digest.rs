@@ -493,11 +493,11 @@ impl Digest<'_> {
             return Ok(0);
         }
         const { assert!(TARGET_BYTES_MAX < crate::format::BLOCK_BYTES) };
-        let mut patch = Patch::new(number, 0, 0);
         let write = Action::Write {
             offset: 0,
             data: target.into(),
         };
+        let mut patch = Patch::new(number, 0, 0);
         patch.add(&mut self.work, &write, self.grants)?;
         Ok(patch.flush(&mut self.work, self.devices, self.grants)?.added)
     }

@@ -24,22 +24,29 @@ const BLOCKS_END: u64 = OFFSET_MAX / BYTES + 1;
 
 /// What becomes of blocks.
 #[derive(Debug)]
-enum State {
+enum State<'a> {
     Hole,
     /// They get places, and read as zeros.
     Unwritten,
     /// One block that gets a place.
     Data(Box<Block>),
+    /// Blocks that get places, as a record has them.
+    Whole(&'a [u8]),
     /// They are in granted blocks that follow each other, with these checksums.
     Placed(Place, Vec<u32>),
 }
 
-impl Cut for State {
+impl Cut for State<'_> {
     fn cut(&mut self, at: u64) -> Self {
         match self {
             Self::Hole => Self::Hole,
             Self::Unwritten => Self::Unwritten,
             Self::Data(_) => unreachable!("a block of data is one block"),
+            Self::Whole(bytes) => {
+                let (before, behind) = bytes.split_at(at as usize * BLOCK_BYTES);
+                *bytes = before;
+                Self::Whole(behind)
+            }
             Self::Placed(place, sums) => Self::Placed(place.plus(at), sums.split_off(at as usize)),
         }
     }
@@ -54,10 +61,10 @@ enum Found {
 
 /// Changes of a file's blocks.
 #[derive(Debug)]
-pub(crate) struct Patch {
+pub(crate) struct Patch<'a> {
     inode: u64,
     /// What becomes of blocks.
-    parts: Spans<State>,
+    parts: Spans<State<'a>>,
     /// Granted blocks that a later change has replaced.
     dropped: Vec<Run>,
     pub(crate) size: u64,
@@ -73,7 +80,7 @@ pub(crate) struct Patched {
     pub(crate) removed: u64,
 }
 
-impl Patch {
+impl<'a> Patch<'a> {
     /// Of a file of `size` bytes that has so many blocks.
     pub(crate) fn new(inode: u64, size: u64, blocks: u64) -> Self {
         Self {
@@ -105,7 +112,7 @@ impl Patch {
     pub(crate) fn add(
         &mut self,
         work: &mut Work<'_>,
-        action: &Action<'_>,
+        action: &'a Action<'_>,
         grants: &mut Grants,
     ) -> Result<(), Fault> {
         match action {
@@ -172,7 +179,7 @@ impl Patch {
     }
 
     /// Says what becomes of blocks.
-    fn set(&mut self, blocks: Range<u64>, state: State) {
+    fn set(&mut self, blocks: Range<u64>, state: State<'a>) {
         let dropped = &mut self.dropped;
         self.parts.set(blocks, state, |gone| {
             if let State::Placed(place, sums) = gone {
@@ -189,6 +196,10 @@ impl Patch {
                 State::Hole => Found::Hole,
                 State::Unwritten => Found::Unwritten,
                 State::Data(data) => Found::Data(data.clone()),
+                State::Whole(bytes) => {
+                    let (all, _) = bytes.as_chunks::<BLOCK_BYTES>();
+                    Found::Data(Box::new(all[(block - blocks.start) as usize]))
+                }
                 State::Placed(place, sums) => {
                     let index = block - blocks.start;
                     Found::Data(work.read(place.plus(index), sums[index as usize])?)
@@ -207,19 +218,18 @@ impl Patch {
         })
     }
 
-    fn write(&mut self, work: &mut Work<'_>, offset: u64, data: &[u8]) -> Result<(), Fault> {
-        let end = offset + data.len() as u64;
-        let touched = touched_blocks(&(offset..end));
-        let mut blocks = Vec::with_capacity((touched.end - touched.start) as usize);
-        for number in touched {
+    fn write(&mut self, work: &mut Work<'_>, offset: u64, data: &'a [u8]) -> Result<(), Fault> {
+        let range = offset..offset + data.len() as u64;
+        let (touched, whole) = (touched_blocks(&range), whole_blocks(&range));
+        let mut edges = vec![touched.start, touched.end - 1];
+        edges.dedup();
+        let mut blocks = Vec::with_capacity(edges.len());
+        for number in edges.into_iter().filter(|number| !whole.contains(number)) {
             let start = number * BYTES;
-            let (from, to) = (offset.max(start), end.min(start + BYTES));
-            let mut block = match to - from == BYTES {
-                true => Box::new([0; BLOCK_BYTES]),
-                false => match self.at(work, number)? {
-                    Found::Data(block) => block,
-                    Found::Hole | Found::Unwritten => Box::new([0; BLOCK_BYTES]),
-                },
+            let (from, to) = (range.start.max(start), range.end.min(start + BYTES));
+            let mut block = match self.at(work, number)? {
+                Found::Data(block) => block,
+                Found::Hole | Found::Unwritten => Box::new([0; BLOCK_BYTES]),
             };
             block[(from - start) as usize..(to - start) as usize]
                 .copy_from_slice(&data[(from - offset) as usize..(to - offset) as usize]);
@@ -227,6 +237,11 @@ impl Patch {
         }
         for (number, block) in blocks {
             self.set(number..number + 1, State::Data(block));
+        }
+        if !whole.is_empty() {
+            let from = (whole.start * BYTES - offset) as usize;
+            let bytes = (whole.end - whole.start) as usize * BLOCK_BYTES;
+            self.set(whole, State::Whole(&data[from..from + bytes]));
         }
         Ok(())
     }
@@ -305,8 +320,7 @@ impl Patch {
         let room = if is_growing { Room::Normal } else { Room::Reserve };
         // Each extent that is cut leaves two, and records of extents fill half of a node at least. Those that go whole take nothing: nodes
         // that they leave thin are joined.
-        let records =
-            2 * self.cut(&old) + self.parts.iter().count() as u64 + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
+        let records = 2 * self.cut(&old) + self.extents_max() + wanted.div_ceil(ExtentRecord::BLOCKS_MAX);
         let nodes = 2 * work.tree.places_max() as u64;
         let needed = match room {
             Room::Normal => nodes + records,
@@ -342,10 +356,19 @@ impl Patch {
         old.iter().filter(stays).count() as u64
     }
 
+    /// Extents that the parts become, at most, beside those that are cut: the places may be anywhere.
+    fn extents_max(&self) -> u64 {
+        let extents = self.parts.iter().map(|(blocks, state)| match state {
+            State::Whole(_) => blocks.end - blocks.start,
+            _ => 1,
+        });
+        extents.sum()
+    }
+
     /// Blocks that need places.
     fn wanted(&self) -> u64 {
         let wanted = self.parts.iter().map(|(blocks, state)| match state {
-            State::Data(_) | State::Unwritten => blocks.end - blocks.start,
+            State::Data(_) | State::Whole(_) | State::Unwritten => blocks.end - blocks.start,
             State::Hole | State::Placed(..) => 0,
         });
         wanted.sum()
@@ -417,6 +440,18 @@ impl Patch {
                     let written = work.media.write(place, &block[..]);
                     written.map_err(|error| Error::Media { place, error })?;
                     extents.push(first, Run::one(place), &[crc32c::crc32c(&block[..])]);
+                }
+                State::Whole(bytes) => {
+                    let (mut at, mut rest) = (first, bytes);
+                    while at < end {
+                        let run = places.take((end - at).min(ExtentRecord::BLOCKS_MAX));
+                        let (part, behind) = rest.split_at(run.blocks as usize * BLOCK_BYTES);
+                        let (place, written) = (run.place, work.media.write(run.place, part));
+                        written.map_err(|error| Error::Media { place, error })?;
+                        let sums: Vec<u32> = part.chunks_exact(BLOCK_BYTES).map(crc32c::crc32c).collect();
+                        extents.push(at, run, &sums);
+                        (at, rest) = (at + run.blocks, behind);
+                    }
                 }
                 State::Unwritten => {
                     let mut at = first;
