@@ -1,7 +1,7 @@
 //! The library's own memory. The program's `malloc` may be held by the very thread that a signal has interrupted, or by a thread that a
 //! forked child does not have.
 //!
-//! Blocks have sizes of powers of two, each with a list of free ones. Nobody waits for a list: if it is held for too long, a block comes
+//! Blocks have sizes of powers of two, and large ones also of five fourths of these, each with a list of free ones. Nobody waits for a list: if it is held for too long, a block comes
 //! from the kernel, and a block that goes is lost. Each step of a list is one store. So a list is whole whenever its holder is gone.
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -15,6 +15,11 @@ const PAGE_BYTES: usize = 4096;
 /// Sizes: 16 bytes to 256 KiB. A larger block comes from the kernel, and goes back.
 const SIZES: usize = 15;
 const BLOCK_BYTES_MAX: usize = BLOCK_BYTES_MIN << (SIZES - 1);
+/// Five fourths of 1 KiB to 128 KiB. A page of a file and what counts its users is a little more than a power of two.
+const BETWEEN_BYTES_MIN: usize = 1280;
+const SIZES_BETWEEN: usize = 8;
+/// Blocks between powers of two are aligned so.
+const BETWEEN_ALIGN_MAX: usize = 16;
 /// Of the kernel the lists take so much at once.
 const CHUNK_BYTES: usize = 64 << 10;
 /// Looks at a list that somebody holds. A holder needs some nanoseconds.
@@ -66,7 +71,7 @@ impl List {
             }
             let mut left = self.rest_bytes.load(Ordering::Relaxed);
             if left == 0 {
-                left = bytes.max(CHUNK_BYTES);
+                left = (CHUNK_BYTES / bytes).max(1) * bytes;
                 let chunk = map(left);
                 if chunk.is_null() {
                     return chunk;
@@ -94,6 +99,7 @@ impl List {
 }
 
 static LISTS: [List; SIZES] = [const { List::new() }; SIZES];
+static LISTS_BETWEEN: [List; SIZES_BETWEEN] = [const { List::new() }; SIZES_BETWEEN];
 
 /// Zeroed memory of the kernel's; null if there is none.
 fn map(bytes: usize) -> *mut u8 {
@@ -110,11 +116,15 @@ fn map(bytes: usize) -> *mut u8 {
 
 /// The list for a layout, and its blocks' size; `None` if the kernel has it.
 fn list(layout: Layout) -> Option<(&'static List, usize)> {
-    let bytes = layout
-        .size()
-        .max(layout.align())
-        .max(BLOCK_BYTES_MIN)
-        .next_power_of_two();
+    let wanted = layout.size().max(layout.align()).max(BLOCK_BYTES_MIN);
+    let bytes = wanted.next_power_of_two();
+    let between = bytes / 8 * 5;
+    if between >= BETWEEN_BYTES_MIN && wanted <= between && layout.align() <= BETWEEN_ALIGN_MAX {
+        let index = (between / BETWEEN_BYTES_MIN).trailing_zeros() as usize;
+        if let Some(list) = LISTS_BETWEEN.get(index) {
+            return Some((list, between));
+        }
+    }
     let index = (bytes / BLOCK_BYTES_MIN).trailing_zeros() as usize;
     (bytes <= BLOCK_BYTES_MAX && layout.align() <= PAGE_BYTES).then(|| (&LISTS[index], bytes))
 }
@@ -123,6 +133,7 @@ fn list(layout: Layout) -> Option<(&'static List, usize)> {
 pub(crate) fn forked() {
     LISTS
         .iter()
+        .chain(&LISTS_BETWEEN)
         .for_each(|list| list.is_held.store(false, Ordering::Relaxed));
 }
 
