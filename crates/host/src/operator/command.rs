@@ -224,6 +224,16 @@ pub enum Refusal {
         "volume `{0}` gives back what an earlier resize took: some nodes do not answer, `switchyard status` shows which"
     )]
     Growing(String),
+    /// No node answers, and no ToR.
+    #[error(
+        "no ToR answers at {}, so no node can be asked: start the ToR again at this address, or look at the network to it", list(.0)
+    )]
+    NoTor(Vec<Addr>),
+    /// No node answers, though a ToR does.
+    #[error(
+        "none of the rack's {0} nodes answers, though the ToR does: start them, or look at the network between"
+    )]
+    NoNode(usize),
     /// A node has vSSDs of another rack.
     #[error(
         "node {} has vSSDs that belong to another rack, or to this one before its registry was lost, and may hold data: put \
@@ -329,9 +339,8 @@ pub enum NotExchanged {
 /// A node that does not do its part of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "node {} does not serve vSSD {}: {}. Put the node's own medium back and restart it, or give the volume up with \
-     `switchyard volume delete {volume}`",
-    node.map_or_else(|| "?".to_owned(), |node| node.0.to_string()), vssd.0, reason(*code)
+    "node {} does not serve vSSD {}: {}. Put the node's own medium back and restart it{}",
+    node.map_or_else(|| "?".to_owned(), |node| node.0.to_string()), vssd.0, reason(*code), self.last_resort()
 )]
 pub struct VssdProblem {
     /// Its node, if the volume's record has it.
@@ -342,19 +351,41 @@ pub struct VssdProblem {
     pub code: Code,
     /// The volume's name.
     pub volume: String,
+    /// No other node has a copy.
+    pub is_last: bool,
 }
 
 impl VssdProblem {
     /// Of a vSSD of these sets.
     pub fn new(volume: &str, sets: &[SetRecord], vssd: VssdId, code: Code) -> Self {
-        let mut members = sets.iter().flat_map(SetRecord::vssds);
+        let has = |set: &&SetRecord| set.vssds().any(|(id, _)| id == vssd);
+        let set = sets.iter().find(has);
+        let node = set.and_then(|set| set.vssds().find(|(id, _)| *id == vssd));
         Self {
-            node: members.find(|(id, _)| *id == vssd).map(|(_, node)| node),
+            node: node.map(|(_, node)| node),
             vssd,
             code,
             volume: volume.to_owned(),
+            is_last: set.is_some_and(|set| set.replicas.len() == 1),
         }
     }
+
+    /// What is left if no copy is.
+    fn last_resort(&self) -> String {
+        match self.is_last {
+            false => String::new(),
+            true => format!(
+                ". No other node has a copy: only if that medium is lost for good, give the volume up with \
+                 `switchyard volume delete {}`, and restore it from a backup",
+                self.volume
+            ),
+        }
+    }
+}
+
+fn list(addrs: &[Addr]) -> String {
+    let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+    addrs.join(", ")
 }
 
 fn reason(code: Code) -> &'static str {
