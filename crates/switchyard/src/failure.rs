@@ -35,7 +35,7 @@ pub enum Failure {
     /// Somebody is there who does not answer.
     #[error("{0}")]
     Silent(String),
-    /// Whoever was to change something does not answer any more.
+    /// The gateway that was to change something does not answer any more.
     #[error(
         "{0}. Whether the change is done is not known: look with `switchyard status` before you ask for it again"
     )]

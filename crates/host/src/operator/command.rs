@@ -370,7 +370,7 @@ impl VssdProblem {
         }
     }
 
-    /// What is left if no copy is.
+    /// The last resort, if no copy is left.
     fn last_resort(&self) -> String {
         match self.is_last {
             false => String::new(),

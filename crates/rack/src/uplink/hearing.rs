@@ -7,7 +7,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Looks in a row without a word: nothing is there. A part that was stopped itself has missed one look.
 const LOOKS_MAX: u32 = 3;
 
-/// What there is to do after a look.
+/// Outcome of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// Something was heard.
@@ -18,7 +18,7 @@ pub(super) enum Look {
     FellSilent(Duration),
 }
 
-/// What a part hears.
+/// The ears of a part.
 #[derive(Debug, Default)]
 pub(super) struct Hearing {
     look_at: Instant,

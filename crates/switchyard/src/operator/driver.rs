@@ -152,7 +152,7 @@ pub(super) struct World {
     offer: Offer,
     /// The volumes that the gateway served when that was told last.
     served: Option<BTreeSet<VolumeId>>,
-    /// What was said of the registry.
+    /// Complaints of the registry that were said.
     complaints: Complaints,
 }
 
@@ -161,7 +161,7 @@ const REPEATS_AFTER: Duration = Duration::from_secs(10);
 /// Lines that are remembered: texts of failures are few.
 const COMPLAINTS_MAX: usize = 8;
 
-/// What was said of the registry lately.
+/// Complaints of the registry, lately.
 #[derive(Debug, Default)]
 struct Complaints {
     said: Vec<(String, Instant)>,

@@ -71,7 +71,7 @@ impl Part {
         Ok(waiting.into_iter().map(told).collect())
     }
 
-    /// What is wrong with all that this gateway could ask, if that is so: no ToR answers, or no node.
+    /// The trouble of a gateway that can ask nobody: no ToR answers, or no node.
     pub(super) fn trouble(&self, silent_after: Duration) -> Result<Option<String>, Refusal> {
         self.gateway(move |gateway, now| trouble(gateway, now, silent_after))
     }
