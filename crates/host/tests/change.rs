@@ -78,6 +78,8 @@ impl World {
             self.gateway.tick(self.now);
             while let Some(output) = self.gateway.poll() {
                 let packet = match output {
+                    // The ToR is asked whether it is there.
+                    Output::Send { packet, .. } if packet.header.op == Op::Status => continue,
                     Output::Send { packet, .. } => packet,
                     Output::Reply(reply) => {
                         self.ended.push(reply.result.err());

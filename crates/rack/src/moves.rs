@@ -46,9 +46,13 @@ pub struct Sight<'a> {
 pub enum Stuck {
     /// No other node can have a copy.
     #[error(
-        "no other node has room for a copy of volume `{0}`: add a node with `switchyard node add`, or delete volumes"
+        "no other node that answers has room for a copy of volume `{0}`: start those that do not answer, or add a node with \
+         `switchyard node add`"
     )]
     NoRoom(String),
+    /// Nobody is there who could have a copy.
+    #[error("no other node answers: start them, or look at the ToR and the network between")]
+    Unheard,
     /// The set gets copies first.
     #[error(
         "volume `{0}` lacks copies, which come first: `switchyard volume show {0}` tells what is done about it"
@@ -94,6 +98,9 @@ pub fn stuck(records: &Snapshot, rooms: &Rooms, node: u8) -> Option<Stuck> {
             match rooms.best(records, set) {
                 _ if !answers && set.replicas.len() == 1 => return Some(Stuck::Away(name)),
                 _ if set.lacks_copies() => found = found.or(Some(Stuck::LacksCopies(name))),
+                None if !rooms.sites().any(|site| site.is_open && site.node != node) => {
+                    return Some(Stuck::Unheard);
+                }
                 None => return Some(Stuck::NoRoom(name)),
                 Some(_) => return None,
             }

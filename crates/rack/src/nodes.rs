@@ -92,8 +92,8 @@ pub enum NodeError {
     },
     /// It does not answer, and nobody else has a copy.
     #[error(
-        "node {node} does not answer and has the only copy of a part of volume `{volume}`: bring it back, or give the \
-         volume up with `switchyard volume delete {volume}`"
+        "node {node} does not answer and has the only copy of a part of volume `{volume}`: bring it back. Only if its \
+         medium is lost for good, give the volume up with `switchyard volume delete {volume}`"
     )]
     OnlyCopy {
         /// The node.

@@ -39,7 +39,7 @@ pub enum PlacementError {
         nodes: usize,
     },
     /// Too little flash is free.
-    #[error("no room: {missing_bytes} bytes short; delete volumes or add nodes")]
+    #[error("no room: {missing_bytes} bytes short; ask for less, or add nodes")]
     NoRoom {
         /// Bytes of the volume that found no place.
         missing_bytes: u64,

@@ -13,10 +13,15 @@
 //! while makes a ToR silent. A ToR that has just started knows no vSSDs yet, says so, and counts as silent. A silent ToR is used
 //! again when it has answered for [`BACK_AFTER`].
 //!
-//! With one ToR nothing of this happens.
+//! With one ToR nothing of this happens. A part that hears nothing for a second asks its only ToR whether it is there, and tells after
+//! three seconds more that it is not.
+
+mod hearing;
 
 use base::event::Kind;
+use base::time::earliest;
 use base::{Addr, Duration, Instant};
+use hearing::{Hearing, Look};
 use std::collections::VecDeque;
 use wire::rack::{Code, Header, Op, flags};
 
@@ -116,6 +121,7 @@ pub struct Uplink {
     used: usize,
     /// The ToRs that other servers use.
     peers: Vec<(Addr, usize)>,
+    hearing: Hearing,
     acts: VecDeque<Act>,
 }
 
@@ -137,6 +143,7 @@ impl Uplink {
             first,
             used: first,
             peers: Vec::with_capacity(if tors.len() > 1 { PEERS_MAX } else { 0 }),
+            hearing: Hearing::default(),
             acts: VecDeque::with_capacity(4),
         }
     }
@@ -150,9 +157,14 @@ impl Uplink {
     pub fn seen(&self) -> impl Iterator<Item = Seen> {
         self.paths.iter().enumerate().map(|(nth, path)| Seen {
             tor: path.tor,
-            answers: path.answers,
+            answers: path.answers && !self.hearing.is_silent(),
             used: nth == self.used,
         })
+    }
+
+    /// True if something comes by a ToR, as far as is known.
+    pub fn hears(&self) -> bool {
+        self.hearing.hears()
     }
 
     /// The ToR that is to decide about soft requests, by its place: one that is the same for all parts that see the same, whichever
@@ -239,6 +251,10 @@ impl Uplink {
     /// A packet has come.
     #[inline]
     pub fn heard(&mut self, now: Instant, header: &Header) {
+        if let Some(away) = self.hearing.heard(now) {
+            let tor = self.paths[self.used].tor;
+            self.acts.push_back(Act::Tell(Kind::TorBack { tor, away }));
+        }
         if self.alone.is_none() {
             self.note_heard(now, header);
         }
@@ -327,21 +343,35 @@ impl Uplink {
     /// When to [`tick`](Uplink::tick).
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        match self.alone {
-            Some(_) => None,
-            None => self.paths.iter().map(Path::due).min(),
-        }
+        let paths = self.paths.iter().filter(|_| self.alone.is_none());
+        earliest(paths.map(Path::due).min(), Some(self.hearing.deadline()))
     }
 
     /// Lets time pass: asks ToRs whether they are there, and says which one is not.
     #[inline]
     pub fn tick(&mut self, now: Instant) {
+        if now >= self.hearing.deadline() {
+            self.listen(now);
+        }
         if self.alone.is_none() {
             for nth in 0..self.paths.len() {
                 if now >= self.paths[nth].due() {
                     self.look(now, nth);
                 }
             }
+        }
+    }
+
+    /// Takes note of what was heard, by whichever ToR.
+    #[cold]
+    fn listen(&mut self, now: Instant) {
+        let look = self.hearing.look(now);
+        if let Look::FellSilent(silent) = look {
+            let tor = self.paths[self.used].tor;
+            self.acts.push_back(Act::Tell(Kind::TorSilent { tor, silent }));
+        }
+        if look != Look::Well && self.alone.is_some() {
+            self.probe(now, self.used);
         }
     }
 

@@ -251,7 +251,7 @@ fn a_drain_without_room_waits_says_why_and_ends_when_it_is_stopped() {
         full(&world)
             .unwrap()
             .to_string()
-            .contains("no other node has room")
+            .contains("no other node that answers has room")
     );
     world.records.stop_drain(1).unwrap();
     world.run(5);

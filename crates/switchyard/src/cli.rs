@@ -36,7 +36,7 @@ Exit codes:
   0  done
   1  failed, or `verify` found problems
   2  wrong usage or configuration; `verify` cannot check the medium
-  3  no rack answers at the control address, or no server of areas or hub at its socket
+  3  no rack answers at the control address, or not in time, or no server of areas or hub at its socket
   4  a directory, medium or address is in use";
 
 #[derive(Parser)]

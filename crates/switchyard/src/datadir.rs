@@ -221,7 +221,14 @@ fn format(medium: &mut Medium, shape: Shape) -> anyhow::Result<()> {
 
 /// A new medium in memory, formatted.
 pub fn open_memory(bytes: u64, shape: Shape) -> anyhow::Result<Medium> {
-    let mut medium = Medium::memory(bytes)?;
+    let too_large = |error: std::io::Error| {
+        Failure::Usage(format!(
+            "size = {}: this machine has no memory for it ({error}): choose a smaller medium (flag --size), or keep it in a \
+             file (key media)",
+            Size(bytes)
+        ))
+    };
+    let mut medium = Medium::memory(bytes).map_err(too_large)?;
     format(&mut medium, shape)?;
     Ok(medium)
 }

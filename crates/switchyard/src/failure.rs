@@ -10,7 +10,7 @@ use thiserror::Error;
 pub const FAILED: u8 = 1;
 /// Wrong usage or configuration; `verify` cannot check the medium.
 pub const USAGE: u8 = 2;
-/// No rack answers at the control address, or no server of areas or hub at its socket.
+/// No rack answers at the control address, or not in time, or no server of areas or hub at its socket.
 pub const NO_RACK: u8 = 3;
 /// A directory, medium or address is in use by somebody else.
 pub const IN_USE: u8 = 4;
@@ -32,6 +32,14 @@ pub enum Failure {
     /// No rack answers.
     #[error("no rack answers at {0}: start one with `switchyard up`, or name another with --control")]
     NoRack(String),
+    /// Somebody is there who does not answer.
+    #[error("{0}")]
+    Silent(String),
+    /// The gateway that was to change something does not answer any more.
+    #[error(
+        "{0}. Whether the change is done is not known: look with `switchyard status` before you ask for it again"
+    )]
+    Unknown(String),
     /// No server of areas answers.
     #[error("{0}: start one with `switchyard areas serve`, or name another with --socket")]
     NoAreas(String),
@@ -59,7 +67,9 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Uncheckable(_) => USAGE,
-            Self::NoRack(_) | Self::NoAreas(_) | Self::NoHub(_) => NO_RACK,
+            Self::NoRack(_) | Self::Silent(_) | Self::Unknown(_) | Self::NoAreas(_) | Self::NoHub(_) => {
+                NO_RACK
+            }
             Self::InUse(_) => IN_USE,
             Self::NotStarted { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound => NO_PROGRAM,

@@ -179,10 +179,18 @@ pub fn start_core(config: CoreConfig, specs: Vec<HostSpec>, names: &[String]) ->
     runtime::start_core(config, specs).map_err(|error| match error {
         StartError::Build { host, source } => {
             let name = &names[host];
-            anyhow::anyhow!(
-                "{name} cannot start: {source}. `switchyard verify` on its medium shows the damage; to start \
-                 without that medium's copies, move it away"
-            )
+            // Another node's medium is sound.
+            let is_other = matches!(
+                source.downcast_ref(),
+                Some(host::node::StartError::OtherNode(_))
+            );
+            let remedy = match is_other {
+                true => "",
+                false => {
+                    ". `switchyard verify` on its medium shows the damage; to start without that medium's copies, move it away"
+                }
+            };
+            anyhow::anyhow!("{name} cannot start: {source}{remedy}")
         }
         StartError::Bind { address, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!(

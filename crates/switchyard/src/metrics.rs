@@ -367,11 +367,7 @@ fn volume_series(page: &mut Page, part: &Part, volume: &api::Volume) -> Result<(
     let degraded = if volume.state == "degraded" { 1.0 } else { 0.0 };
     let help = "1 when it is served with fewer copies than there should be";
     page.level("volume_degraded", help, &labels, degraded);
-    let elsewhere = if volume.state == "closed" && volume.lead.is_some() {
-        1.0
-    } else {
-        0.0
-    };
+    let elsewhere = f64::from(u8::from(volume.state == api::ELSEWHERE));
     let help = "1 when another gateway serves it";
     page.level("volume_elsewhere", help, &labels, elsewhere);
     if let Some(lead) = &volume.lead {

@@ -3,7 +3,6 @@
 use crate::control::api::{AddNodes, Node, NodePlace};
 use crate::control::client::{Client, RackArgs};
 use crate::events::time;
-use crate::failure::Failure;
 use crate::role::gateway::parse_node;
 use crate::status::{self, progress};
 use anyhow::bail;
@@ -176,9 +175,7 @@ fn client(rack: &RackArgs) -> Client {
 fn one(nodes: &[Node], id: u8) -> anyhow::Result<Node> {
     match nodes.iter().find(|node| node.id == id) {
         Some(node) => Ok(node.clone()),
-        None => bail!(Failure::Usage(format!(
-            "the rack has no node {id}: `switchyard node list` names those it has"
-        ))),
+        None => bail!("the rack has no node {id}: `switchyard node list` names those it has"),
     }
 }
 

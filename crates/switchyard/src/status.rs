@@ -37,7 +37,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
             format!(", in {}", status.dir)
         }
     );
-    print!("{}", registry(&status));
+    print!("{}{}", trouble_of(&status), registry(&status));
     println!();
     volume::list(&status.volumes, false)?;
     for problem in status.volumes.iter().filter_map(|volume| volume.problem.as_ref()) {
@@ -53,6 +53,12 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<()> {
     }
     print!("{}", counters(&status));
     Ok(())
+}
+
+/// A line about what keeps everything from being asked, if something does.
+pub fn trouble_of(status: &Status) -> String {
+    let trouble = status.trouble.as_ref();
+    trouble.map_or(String::new(), |why| format!("trouble: {why}\n"))
 }
 
 /// A line about the registry, if it does not answer.

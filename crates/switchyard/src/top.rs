@@ -155,6 +155,7 @@ fn table(status: &Status, rates: &Rates) -> String {
         "flash    {:>9.0} programs/s for clients  {:>7.0} by collection  {:>6.0} erases/s\n\n",
         rates.user_programs_s, rates.gc_programs_s, rates.erases_s
     );
+    text += &status::trouble_of(status);
     text += &status::registry(status);
     text += &volumes(&status.volumes);
     text += "\n";
@@ -183,7 +184,7 @@ fn volumes(volumes: &[Volume]) -> String {
         } else {
             String::new()
         };
-        format!("{name:<20} {state:<8} {read:>28} {write:>28}{lead}\n")
+        format!("{name:<20} {state:<9} {read:>28} {write:>28}{lead}\n")
     };
     let (read, write) = ("read p50/p99/p99.9 µs", "write p50/p99/p99.9 µs");
     let mut text = line("volume", "state", read, write, "led by");

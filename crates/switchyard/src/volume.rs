@@ -1,6 +1,6 @@
 //! `switchyard volume`: volumes of a running rack.
 
-use crate::control::api::{Create, Exchange, Patch, Volume};
+use crate::control::api::{Create, ELSEWHERE, Exchange, Patch, Volume};
 use crate::control::client::Client;
 use crate::control::client::RackArgs;
 use crate::events::time::duration;
@@ -191,12 +191,12 @@ pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     println!(
-        "{:<20} {:>12} {:>7} {:<8} uri, and the gateway if it is another one",
+        "{:<20} {:>12} {:>7} {:<9} uri, and the gateway if it is another one",
         "volume", "size", "copies", "state"
     );
     for volume in volumes {
         println!(
-            "{:<20} {:>12} {:>7} {:<8} {}",
+            "{:<20} {:>12} {:>7} {:<9} {}",
             volume.name,
             Size(volume.size_bytes).to_string(),
             volume.replicas,
@@ -210,10 +210,10 @@ pub fn list(volumes: &[Volume], json: bool) -> anyhow::Result<()> {
 /// Where clients find a volume: here, or at another gateway.
 fn place(volume: &Volume) -> String {
     match &volume.lead {
-        Some(lead) if volume.state == "closed" && lead.nbd.is_some() => {
+        Some(lead) if volume.state == ELSEWHERE && lead.nbd.is_some() => {
             format!("{} at gateway {}", volume.uri, lead.gateway)
         }
-        Some(lead) if volume.state == "closed" => format!("gateway {}, {}", lead.gateway, lead.control),
+        Some(lead) if volume.state == ELSEWHERE => format!("gateway {}, {}", lead.gateway, lead.control),
         _ => volume.uri.clone(),
     }
 }
@@ -230,7 +230,13 @@ fn show(volume: &Volume, json: bool) -> anyhow::Result<()> {
         Size(volume.size_bytes),
         volume.size_bytes
     );
-    println!("state       {}", volume.state);
+    match &volume.lead {
+        Some(lead) if volume.state == ELSEWHERE => println!(
+            "state       {ELSEWHERE}: the gateway at {} serves it; `switchyard volume show {} --control {}` tells how it is",
+            lead.gateway, volume.name, lead.control
+        ),
+        _ => println!("state       {}", volume.state),
+    }
     if let Some(lead) = &volume.lead {
         println!(
             "gateway     {}, session {}, control {}",
@@ -302,7 +308,7 @@ mod tests {
             ..Volume::default()
         };
         assert_eq!(place(&volume), "nbd://10.0.0.2:10809/db");
-        volume.state = "closed".into();
+        volume.state = ELSEWHERE.into();
         assert_eq!(place(&volume), "nbd://10.0.0.2:10809/db at gateway 10.0.0.2:8888");
         // Of an earlier program.
         volume.lead.as_mut().unwrap().nbd = None;

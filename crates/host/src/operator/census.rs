@@ -3,7 +3,7 @@
 use super::call::Call;
 use super::command::Refusal;
 use super::job::{SOON, Sight, Step};
-use crate::gateway::NodeAnswer;
+use crate::gateway::{NodeAnswer, TorAnswer};
 use base::{Duration, Instant, NodeId};
 use rack::control::NodeStatus;
 use rack::placement::{Isolation, Offer, PlacementError, place, place_rows};
@@ -12,6 +12,8 @@ use rack::room::{Rooms, Site};
 
 /// Nodes that have not answered after this are silent.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// A ToR that answers has done so at that time before the nodes were asked, or later.
+const TOR_ANSWERED_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Nodes that are being asked.
 #[derive(Debug, Default)]
@@ -19,6 +21,25 @@ pub(super) struct Census {
     asked: Option<Instant>,
     /// One that was left out for its medium.
     foreign: Option<NodeId>,
+    /// Nobody has answered.
+    unheard: Option<Refusal>,
+}
+
+/// Why no node at all has answered of those that were asked at a time; nothing if one has.
+fn unheard(asked: Instant, nodes: &[NodeAnswer], tors: &[TorAnswer]) -> Option<Refusal> {
+    let is_heard = |node: &NodeAnswer| node.last.is_some() || node.refused.is_some();
+    if nodes.is_empty() || nodes.iter().any(is_heard) {
+        return None;
+    }
+    // ToRs are asked each second, and the nodes were given one.
+    let answers = |tor: &TorAnswer| {
+        let last = tor.last.as_ref();
+        last.is_some_and(|(at, _)| *at + TOR_ANSWERED_WITHIN >= asked)
+    };
+    Some(match tors.iter().any(answers) {
+        true => Refusal::NoNode(nodes.len()),
+        false => Refusal::NoTor(tors.iter().map(|tor| tor.addr).collect()),
+    })
 }
 
 impl Census {
@@ -41,7 +62,13 @@ impl Census {
             node.last.take_if(|(at, _)| *at < asked);
             node.refused.take_if(|(at, _)| *at < asked);
         }
+        self.unheard = unheard(asked, &nodes, &view.tors);
         Ok(nodes)
+    }
+
+    /// Why nobody has answered, if that is so.
+    pub fn unheard(&self) -> Option<Refusal> {
+        self.unheard.clone()
     }
 
     /// The same, to place vSSDs: without the nodes that are being drained, and those with vSSDs of another rack. The switch knows vSSDs by
@@ -128,6 +155,9 @@ pub(super) fn place_within(
 ) -> Result<Vec<SetRecord>, Step> {
     place_on(nodes, space, next).map_err(|error| match (error, census.foreign) {
         (_, Some(node)) => Step::Finish(Err(Refusal::ForeignNode(node))),
+        (_, None) if census.unheard.is_some() && !has_time => {
+            Step::Finish(Err(census.unheard.take().expect("asked for above")))
+        }
         (PlacementError::TooFewNodes { .. }, None) if has_time => {
             census.again();
             Step::Wait(super::job::LATER)
@@ -158,6 +188,41 @@ mod tests {
         let mut node = NodeAnswer::unheard(NodeId(1), Addr::NONE);
         node.last = Some((Instant::ZERO, status));
         node
+    }
+
+    /// bug: with its only ToR dead a rack asked for more nodes, or fewer volumes, though nobody had been asked.
+    #[test]
+    fn a_rack_whose_tor_is_dead_is_told_of_the_tor_and_not_of_room() {
+        let asked = Instant::ZERO + Duration::from_secs(60);
+        let addr = Addr::new([10, 0, 0, 1], 8888);
+        let tor = |last: Option<u64>| TorAnswer {
+            addr,
+            last: last.map(|ms| {
+                let at = Instant::ZERO + Duration::from_millis(ms);
+                (at, rack::level::Software::untold())
+            }),
+            is_refused: false,
+        };
+        let silent = [NodeAnswer::unheard(NodeId(1), Addr::NONE)];
+        for dead in [tor(None), tor(Some(58_000))] {
+            let refusal = unheard(asked, &silent, &[dead]).unwrap();
+            assert_eq!(refusal, Refusal::NoTor(vec![addr]));
+            assert!(refusal.to_string().contains("10.0.0.1:8888"), "{refusal}");
+        }
+        let told = unheard(asked, &silent, &[tor(Some(59_500))]);
+        assert_eq!(told, Some(Refusal::NoNode(1)));
+        assert_eq!(unheard(asked, &[node(&[])], &[tor(None)]), None);
+        let mut census = Census {
+            unheard: told.clone(),
+            ..Census::default()
+        };
+        let space = Space {
+            isolation: Isolation::Software,
+            pages: 64,
+            replicas: 1,
+        };
+        let step = place_within(&mut census, &silent, space, &mut Snapshot::default(), false).unwrap_err();
+        assert!(matches!(step, Step::Finish(Err(Refusal::NoNode(1)))), "{step:?}");
     }
 
     /// bug: a volume took the room of another one that was in the records, and whose vSSDs were not made yet. That one never opened.

@@ -224,6 +224,16 @@ pub enum Refusal {
         "volume `{0}` gives back what an earlier resize took: some nodes do not answer, `switchyard status` shows which"
     )]
     Growing(String),
+    /// No node answers, and no ToR.
+    #[error(
+        "no ToR answers at {}, so no node can be asked: start the ToR again at this address, or look at the network to it", list(.0)
+    )]
+    NoTor(Vec<Addr>),
+    /// No node answers, though a ToR does.
+    #[error(
+        "none of the rack's {0} nodes answers, though the ToR does: start them, or look at the network between"
+    )]
+    NoNode(usize),
     /// A node has vSSDs of another rack.
     #[error(
         "node {} has vSSDs that belong to another rack, or to this one before its registry was lost, and may hold data: put \
@@ -330,7 +340,7 @@ pub enum NotExchanged {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "node {} does not serve vSSD {}: {}. {}",
-    node.map_or_else(|| "?".to_owned(), |node| node.0.to_string()), vssd.0, reason(*code), remedy(*code, volume)
+    node.map_or_else(|| "?".to_owned(), |node| node.0.to_string()), vssd.0, reason(*code), self.remedy()
 )]
 pub struct VssdProblem {
     /// Its node, if the volume's record has it.
@@ -341,19 +351,45 @@ pub struct VssdProblem {
     pub code: Code,
     /// The volume's name.
     pub volume: String,
+    /// No other node has a copy.
+    pub is_last: bool,
 }
 
 impl VssdProblem {
     /// Of a vSSD of these sets.
     pub fn new(volume: &str, sets: &[SetRecord], vssd: VssdId, code: Code) -> Self {
-        let mut members = sets.iter().flat_map(SetRecord::vssds);
+        let has = |set: &&SetRecord| set.vssds().any(|(id, _)| id == vssd);
+        let set = sets.iter().find(has);
+        let node = set.and_then(|set| set.vssds().find(|(id, _)| *id == vssd));
         Self {
-            node: members.find(|(id, _)| *id == vssd).map(|(_, node)| node),
+            node: node.map(|(_, node)| node),
             vssd,
             code,
             volume: volume.to_owned(),
+            is_last: set.is_some_and(|set| set.replicas.len() == 1),
         }
     }
+
+    /// What to do. To delete the volume is the last resort, if no copy is left.
+    fn remedy(&self) -> String {
+        let own = "Put the node's own medium back and restart it";
+        match self.is_last {
+            _ if self.code == Code::Ahead => "Nothing is lost: stop the gateways, and put the newer registry back, or make it anew from the nodes \
+                                              by `switchyard registry rebuild --replace`"
+                .to_owned(),
+            false => own.to_owned(),
+            true => format!(
+                "{own}. No other node has a copy: only if that medium is lost for good, give the volume up with \
+                 `switchyard volume delete {}`, and restore it from a backup",
+                self.volume
+            ),
+        }
+    }
+}
+
+fn list(addrs: &[Addr]) -> String {
+    let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+    addrs.join(", ")
 }
 
 fn reason(code: Code) -> &'static str {
@@ -372,17 +408,6 @@ fn reason(code: Code) -> &'static str {
         Code::Ahead => "its set has changed since this registry's records were made",
         Code::Refused => "the node has it with another size",
         _ => "the node refuses it",
-    }
-}
-
-fn remedy(code: Code, volume: &str) -> String {
-    match code {
-        Code::Ahead => "Nothing is lost: stop the gateways, and put the newer registry back, or make it anew from the nodes by \
-                        `switchyard registry rebuild --replace`"
-            .to_owned(),
-        _ => format!(
-            "Put the node's own medium back and restart it, or give the volume up with `switchyard volume delete {volume}`"
-        ),
     }
 }
 

@@ -66,6 +66,9 @@ impl Nodes {
         let is_silent = match &self.change {
             NodeChange::Remove(node) if sight.records.has_node(node.0) => {
                 let nodes = self.census.ask(sight)?;
+                if let Some(refusal) = self.census.unheard() {
+                    return Err(Step::Finish(Err(refusal)));
+                }
                 let answers = |known: &NodeAnswer| known.node == *node && known.last.is_some();
                 !nodes.iter().any(answers)
             }

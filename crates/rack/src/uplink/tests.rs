@@ -144,8 +144,17 @@ fn a_part_that_is_cut_off_from_both_stays_and_asks_rarely() {
     net.read();
     net.asked = 0;
     net.wait(12_000);
-    assert_eq!((net.read().0, net.told.len()), (A, 0));
+    assert_eq!(net.read().0, A);
+    assert!(
+        matches!(net.told[..], [Kind::TorSilent { tor: A, .. }]),
+        "it is told once: {:?}",
+        net.told
+    );
     assert!(net.asked < 110, "{}", net.asked);
+    assert!(!net.uplink.hears() && net.uplink.seen().all(|seen| !seen.answers));
+    net.up = [true, true];
+    net.wait(12_500);
+    assert!(net.uplink.hears() && net.uplink.seen().all(|seen| seen.answers));
 }
 
 #[test]
@@ -244,9 +253,48 @@ fn an_answer_goes_back_by_the_tor_of_its_request_and_a_message_by_that_of_its_re
 }
 
 #[test]
-fn with_one_tor_nothing_is_asked_or_marked() {
+fn with_one_tor_nothing_is_marked_and_nothing_asked_that_hears_something() {
     let mut net = Net::new(&[B]);
     let (tor, header) = net.read();
-    assert_eq!((tor, header.flags, net.uplink.deadline()), (B, 0, None));
+    assert_eq!((tor, header.flags), (B, 0));
     assert_eq!((net.uplink.decider(), net.uplink.tors().count()), (0, 1));
+    net.wait(0);
+    net.asked = 0;
+    for ms in (100..10_000).step_by(100) {
+        net.wait(ms);
+        net.read_well();
+    }
+    assert_eq!((net.asked, net.told.len()), (0, 0));
+}
+
+/// bug: a gateway or node said to be ready whose only ToR was dead, from its start or later. cause: one ToR counted as one that
+/// answers, always.
+#[test]
+fn the_only_tor_that_is_silent_is_told_of_and_so_is_its_return() {
+    let mut net = Net::new(&[B]);
+    net.up = [false, false];
+    assert!(!net.uplink.hears(), "nobody knows yet");
+    net.wait(2_900);
+    assert_eq!(net.told, []);
+    net.wait(3_000);
+    let silent = Duration::from_secs(3);
+    assert_eq!(net.told, [Kind::TorSilent { tor: B, silent }]);
+    assert!(!net.uplink.hears() && net.uplink.seen().all(|seen| !seen.answers && seen.used));
+    net.up = [true, true];
+    net.wait(4_000);
+    assert!(
+        matches!(net.told[1..], [Kind::TorBack { tor: B, .. }]),
+        "{:?}",
+        net.told
+    );
+    assert!(net.uplink.hears() && net.uplink.seen().all(|seen| seen.answers));
+}
+
+#[test]
+fn a_part_that_was_stopped_itself_does_not_take_its_only_tor_for_silent() {
+    let mut net = Net::new(&[B]);
+    net.wait(2_000);
+    net.now = at(60_000);
+    net.wait(70_000);
+    assert_eq!(net.told, []);
 }

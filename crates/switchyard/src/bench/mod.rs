@@ -124,7 +124,7 @@ pub struct BenchArgs {
     #[arg(long, requires = "writes")]
     pub fill: bool,
     /// Control address of the rack
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9180")]
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9180", value_parser = crate::control::address::check)]
     pub control: String,
     /// Print JSON
     #[arg(long)]

@@ -28,7 +28,10 @@ pub struct Status {
     pub gateway: Option<GatewayCounters>,
     /// The ToR's counters.
     pub tor: Option<TorCounters>,
-    /// The ToRs as this part sees them, if it knows two, or the only one does not serve.
+    /// Why nothing in the rack can be asked, and what to do: no ToR answers, or no node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// The ToRs as this part sees them, if it knows two, or the only one does not answer or not serve.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tors: Vec<Tor>,
     /// Set while the registry does not answer: what volumes and nodes there are is as of before.
@@ -172,6 +175,9 @@ pub struct Latency {
     pub max_us: f64,
 }
 
+/// The state of a volume that another gateway serves.
+pub const ELSEWHERE: &str = "elsewhere";
+
 /// A volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Volume {
@@ -189,8 +195,8 @@ pub struct Volume {
     /// Name among NVMe subsystems, if the gateway serves NVMe/TCP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nqn: Option<String>,
-    /// `ready`, `degraded` (served, with fewer copies than there should be), `opening`, `deleting`, `failed` or `closed`
-    /// (another gateway serves it).
+    /// `ready`, `degraded` (served, with fewer copies than there should be), `opening`, `deleting`, `failed`, `elsewhere` (the gateway
+    /// that `lead` names serves it, and tells how it is) or `closed` (this gateway stops).
     pub state: String,
     /// The gateway that serves it, where several share the rack.
     #[serde(default, skip_serializing_if = "Option::is_none")]

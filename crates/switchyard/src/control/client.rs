@@ -1,8 +1,10 @@
 //! The commands' side of the control API.
 
+use super::address;
 use super::api::{
     AddNodes, Create, Exchange, Exchanged, Node, NodePlace, Patch, Problem, STALE, Status, Volume,
 };
+use crate::events::time::duration;
 use crate::failure::{Failure, told};
 use anyhow::{Context, bail};
 use clap::Args;
@@ -10,19 +12,21 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
+use ureq::Agent;
 use ureq::http::header::{LOCATION, RETRY_AFTER, WARNING};
 use ureq::http::{HeaderMap, Method, Request, StatusCode};
-use ureq::{Agent, Body};
 
 /// Which rack a command asks.
 #[derive(Args)]
 pub struct RackArgs {
-    /// Control address of the rack
+    /// Control address of the rack; of several gateways, with commas between: the next one is asked if one does not answer
     #[arg(
         long,
         value_name = "URL",
         default_value = "http://127.0.0.1:9180",
+        value_parser = address::check,
         global = true
     )]
     pub control: String,
@@ -31,49 +35,55 @@ pub struct RackArgs {
     pub json: bool,
 }
 
-/// The longest a rack may take to answer: creating a volume waits for its nodes.
-const TIMEOUT: Duration = Duration::from_secs(90);
+/// The longest that a change may take: creating a volume waits for its nodes.
+const CHANGES_WITHIN: Duration = Duration::from_secs(90);
 /// An exchange copies two vSSDs first.
-const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
+const EXCHANGES_WITHIN: Duration = Duration::from_secs(2 * 60 * 60);
 /// From gateway to gateway for so long: another one serves within two seconds what a gateway led that died.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(5);
 /// Between two rounds.
 const FOLLOWS_EVERY: Duration = Duration::from_millis(250);
+/// A gateway that carries a change out, and leaves so many questions whether it is there unanswered, has stopped.
+const SILENCES_MAX: u32 = 2;
+
+/// How long a client waits.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// For a connection. One that is lost is tried anew after a second (RFC 6298 §2).
+    connect: Duration,
+    /// For what only looks: nodes are asked for a second at most.
+    answer: Duration,
+    /// For what changes something.
+    change: Duration,
+}
 
 /// A running rack, as the commands see it.
 #[derive(Debug)]
 pub struct Client {
-    base: String,
-    agent: Agent,
+    /// Its gateways, the first to ask first.
+    bases: Vec<String>,
+    limits: Limits,
 }
 
 impl Client {
-    /// Of the rack whose control address is `base`, with or without `http://`.
-    pub fn new(base: &str) -> Self {
-        Self::waiting(base, TIMEOUT)
+    /// Of the rack with these control addresses, with or without `http://`, and commas between.
+    pub fn new(control: &str) -> Self {
+        let limits = Limits {
+            connect: Duration::from_millis(1500),
+            answer: Duration::from_secs(5),
+            change: CHANGES_WITHIN,
+        };
+        Self {
+            bases: address::bases(control),
+            limits,
+        }
     }
 
     /// As [`new`](Client::new), for an exchange.
-    pub fn patient(base: &str) -> Self {
-        Self::waiting(base, EXCHANGE_TIMEOUT)
-    }
-
-    fn waiting(base: &str, timeout: Duration) -> Self {
-        let base = match base.contains("://") {
-            true => base.trim_end_matches('/').to_owned(),
-            false => format!("http://{}", base.trim_end_matches('/')),
-        };
-        let agent = Agent::config_builder()
-            .http_status_as_error(false)
-            // The client follows by itself: only to the lead, and with the body.
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_global(Some(timeout))
-            .timeout_connect(Some(Duration::from_secs(3)))
-            .proxy(None)
-            .build()
-            .new_agent();
-        Self { base, agent }
+    pub fn patient(control: &str) -> Self {
+        let mut client = Self::new(control);
+        client.limits.change = EXCHANGES_WITHIN;
+        client
     }
 
     /// Everything there is to see.
@@ -83,7 +93,13 @@ impl Client {
 
     /// The events after number `since`; waits so many seconds if there are none.
     pub fn events<T: DeserializeOwned>(&self, since: u64, wait: u64) -> anyhow::Result<T> {
-        self.ask(Method::GET, &format!("/v1/events?since={since}&wait={wait}"), ())
+        let path = format!("/v1/events?since={since}&wait={wait}");
+        self.ask_within(
+            Method::GET,
+            &path,
+            (),
+            self.limits.answer + Duration::from_secs(wait),
+        )
     }
 
     /// The volumes.
@@ -146,21 +162,55 @@ impl Client {
         self.ask(put_or_delete(rebalances), "/v1/rebalance", ())
     }
 
-    /// Asks, and follows to the gateway that leads what is asked for. A gateway that shows the way, or says that none leads, has
-    /// done nothing.
     fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: impl Serialize,
     ) -> anyhow::Result<T> {
+        let within = match method == Method::GET {
+            true => self.limits.answer,
+            false => self.limits.change,
+        };
+        self.ask_within(method, path, body, within)
+    }
+
+    /// Asks the first gateway that answers.
+    fn ask_within<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: impl Serialize,
+        within: Duration,
+    ) -> anyhow::Result<T> {
         let body = serde_json::to_vec(&body)?;
-        let first = format!("{}{path}", self.base);
+        let ask = Ask {
+            method: &method,
+            body: &body,
+            within,
+        };
+        let mut failed: Vec<anyhow::Error> = Vec::new();
+        for base in &self.bases {
+            match self.follow(&ask, format!("{base}{path}")) {
+                Err(error) if is_absent(&error) => failed.push(error),
+                other => return other,
+            }
+        }
+        if failed.len() > 1 {
+            let told: Vec<String> = failed.iter().map(told).collect();
+            bail!(Failure::Silent(told.join("; ")));
+        }
+        Err(failed.remove(0))
+    }
+
+    /// Asks one, and follows to the gateway that leads what is asked for. A gateway that shows the way, or says that none leads, has
+    /// done nothing.
+    fn follow<T: DeserializeOwned>(&self, ask: &Ask, first: String) -> anyhow::Result<T> {
         let (mut url, mut asked) = (first.clone(), Vec::new());
-        // Set by the first refusal.
-        let (mut until, mut refused) = (None, None);
+        // Set by the first refusal, and by the first lead that is not there.
+        let (mut until, mut refused, mut is_lost) = (None, None, false);
         loop {
-            let (next, why) = match self.ask_one(&method, &url, &body)? {
+            let (next, why) = match self.ask_one(ask, &url)? {
                 Answer::Done(text) => {
                     return serde_json::from_str(&text).with_context(|| {
                         format!("{url} does not answer as a rack does: check that --control names a rack of this version")
@@ -179,6 +229,9 @@ impl Client {
                     None => return Err(error),
                     Some(refusal) => {
                         let why = format!("{refusal}; it does not answer from here: {}", told(&error));
+                        if !is_lost {
+                            (is_lost, until) = (true, None);
+                        }
                         (first.clone(), why)
                     }
                 },
@@ -196,46 +249,161 @@ impl Client {
         }
     }
 
-    fn ask_one(&self, method: &Method, url: &str, body: &[u8]) -> anyhow::Result<Answer> {
+    fn ask_one(&self, ask: &Ask, url: &str) -> anyhow::Result<Answer> {
         let base = base_of(url);
-        let request = Request::builder().method(method).uri(url);
-        let response = if body == b"null" {
-            self.agent.run(request.body(())?)
-        } else {
-            let request = request.header("content-type", "application/json");
-            self.agent.run(request.body(body)?)
+        let reply = match ask.changes() {
+            false => self.send(ask, url),
+            true => match self.is_there(base) {
+                Ok(()) => self.change(ask, url),
+                // Nothing was asked for yet.
+                Err(error) => return Ok(Answer::Absent(unreachable(base, error, self.limits.answer))),
+            },
         };
-        let mut response = match response {
-            Ok(response) => response,
-            Err(error) if is_unsent(&error) => return Ok(Answer::Absent(unreachable(base, error))),
-            Err(error) => return Err(unreachable(base, error)),
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(Unanswered::Lost(error)) if is_unsent(&error) || !ask.changes() => {
+                return Ok(Answer::Absent(unreachable(base, error, ask.within)));
+            }
+            Err(Unanswered::Lost(error)) => {
+                let why = told(&unreachable(base, error, ask.within));
+                bail!(Failure::Unknown(why));
+            }
+            Err(Unanswered::Stopped) => {
+                let text = silent(base, self.limits.answer);
+                bail!(Failure::Unknown(text));
+            }
         };
-        if let Some(warning) = stale(response.headers()) {
+        if let Some(warning) = &reply.warning {
             eprintln!("switchyard: {warning}");
         }
-        let status = response.status();
-        let location = response.headers().get(LOCATION);
-        let location = location.and_then(|way| way.to_str().ok()).map(str::to_owned);
-        let is_early = response.headers().contains_key(RETRY_AFTER);
-        let body: &mut Body = response.body_mut();
-        let text = body
-            .with_config()
-            .limit(64 << 20)
-            .read_to_string()
-            .with_context(|| format!("the answer of {base} is incomplete"))?;
-        if status.is_success() {
-            return Ok(Answer::Done(text));
+        reply.answer(base)
+    }
+
+    /// Asks a gateway whether it is there. One that is stopped takes connections as before.
+    fn is_there(&self, base: &str) -> Result<(), ureq::Error> {
+        let agent = agent(self.limits.connect, self.limits.answer);
+        agent.get(format!("{base}/healthz")).call().map(drop)
+    }
+
+    fn send(&self, ask: &Ask, url: &str) -> Result<Reply, Unanswered> {
+        let agent = agent(self.limits.connect, ask.within);
+        send(&agent, ask.method, url, ask.body).map_err(Unanswered::Lost)
+    }
+
+    /// Asks for a change, says so if that takes long, and does not wait for a gateway that has stopped meanwhile.
+    fn change(&self, ask: &Ask, url: &str) -> Result<Reply, Unanswered> {
+        let (sender, reply) = sync_channel(1);
+        let agent = agent(self.limits.connect, ask.within);
+        let (method, to, body) = (ask.method.clone(), url.to_owned(), ask.body.to_owned());
+        // It ends with the process at the latest.
+        std::thread::spawn(move || sender.send(send(&agent, &method, &to, &body)));
+        let (base, mut is_told, mut silences) = (base_of(url), false, 0);
+        while silences < SILENCES_MAX {
+            match reply.recv_timeout(self.limits.answer) {
+                Ok(reply) => return reply.map_err(Unanswered::Lost),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            silences = match self.is_there(base) {
+                Ok(()) => 0,
+                Err(_) => silences + 1,
+            };
+            if silences == 0 && !is_told {
+                is_told = true;
+                eprintln!(
+                    "switchyard: {base} is at work on it, which may take up to {}; Ctrl-C ends the wait, not the work",
+                    duration(ask.within.as_secs_f64())
+                );
+            }
         }
-        let problem = match serde_json::from_str::<Problem>(&text) {
+        Err(Unanswered::Stopped)
+    }
+}
+
+/// A request.
+struct Ask<'a> {
+    method: &'a Method,
+    body: &'a [u8],
+    /// The answer is waited for so long.
+    within: Duration,
+}
+
+impl Ask<'_> {
+    /// True for what changes something, and is to be done once.
+    fn changes(&self) -> bool {
+        *self.method != Method::GET
+    }
+}
+
+/// An answer, as it came.
+struct Reply {
+    status: StatusCode,
+    location: Option<String>,
+    is_early: bool,
+    warning: Option<String>,
+    text: String,
+}
+
+impl Reply {
+    fn answer(self, base: &str) -> anyhow::Result<Answer> {
+        if self.status.is_success() {
+            return Ok(Answer::Done(self.text));
+        }
+        let problem = match serde_json::from_str::<Problem>(&self.text) {
             Ok(problem) => problem.error,
-            Err(_) => format!("{base} answered {status}: {}", text.trim()),
+            Err(_) => format!("{base} answered {}: {}", self.status, self.text.trim()),
         };
-        match location.filter(|_| status == StatusCode::TEMPORARY_REDIRECT) {
+        let is_way = self.status == StatusCode::TEMPORARY_REDIRECT;
+        match self.location.filter(|_| is_way) {
             Some(way) => Ok(Answer::Lead(way, problem)),
-            None if is_early => Ok(Answer::Later(problem)),
+            None if self.is_early => Ok(Answer::Later(problem)),
+            // It makes no sense, whenever it is asked.
+            None if self.status == StatusCode::BAD_REQUEST => bail!(Failure::Usage(problem)),
             None => bail!("{problem}"),
         }
     }
+}
+
+/// There is no answer.
+enum Unanswered {
+    /// The connection failed, or the time is up.
+    Lost(ureq::Error),
+    /// The gateway has stopped at the work.
+    Stopped,
+}
+
+fn agent(connect: Duration, within: Duration) -> Agent {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        // The client follows by itself: only to the lead, and with the body.
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .timeout_global(Some(within))
+        .timeout_connect(Some(connect))
+        .proxy(None);
+    config.build().new_agent()
+}
+
+fn send(agent: &Agent, method: &Method, url: &str, body: &[u8]) -> Result<Reply, ureq::Error> {
+    let request = Request::builder().method(method).uri(url);
+    let mut response = match body == b"null" {
+        true => agent.run(request.body(())?)?,
+        false => agent.run(request.header("content-type", "application/json").body(body)?)?,
+    };
+    let headers = response.headers();
+    let location = headers.get(LOCATION);
+    let location = location.and_then(|way| way.to_str().ok()).map(str::to_owned);
+    Ok(Reply {
+        status: response.status(),
+        location,
+        is_early: headers.contains_key(RETRY_AFTER),
+        warning: stale(headers).map(str::to_owned),
+        text: response
+            .body_mut()
+            .with_config()
+            .limit(64 << 20)
+            .read_to_string()?,
+    })
 }
 
 /// What became of a request.
@@ -286,14 +454,37 @@ fn is_unsent(error: &ureq::Error) -> bool {
     }
 }
 
-fn unreachable(base: &str, error: ureq::Error) -> anyhow::Error {
+/// True if nobody has seen the request, or somebody who only looked: it can be asked again elsewhere.
+fn is_absent(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(Failure::NoRack(_) | Failure::Silent(_))
+    )
+}
+
+fn unreachable(base: &str, error: ureq::Error, within: Duration) -> anyhow::Error {
     match error {
+        ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve) => {
+            let text = format!(
+                "{base} takes no connection: see whether its machine and the network to it work, or name another gateway \
+                 with --control"
+            );
+            Failure::Silent(text).into()
+        }
+        ureq::Error::Timeout(_) => Failure::Silent(silent(base, within)).into(),
         ureq::Error::Io(_) | ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => {
             Failure::NoRack(base.to_owned()).into()
         }
-        ureq::Error::Timeout(_) => anyhow::anyhow!("{base} does not answer in time: {error}"),
         error => anyhow::Error::from(error).context(format!("cannot ask {base}")),
     }
+}
+
+fn silent(base: &str, within: Duration) -> String {
+    format!(
+        "{base} takes connections, and has not answered for {:.0} s: its process is stopped or overloaded; let it go on or \
+         start it again, or name another gateway with --control",
+        within.as_secs_f64()
+    )
 }
 
 fn put_or_delete(puts: bool) -> Method {
@@ -400,6 +591,86 @@ mod tests {
             "{}",
             looping.asked()
         );
+    }
+
+    /// A gateway that is stopped: its kernel takes connections, and nobody answers.
+    fn stopped() -> (std::net::TcpListener, String) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        (listener, address)
+    }
+
+    fn hasty(control: &str) -> Client {
+        let mut client = Client::new(control);
+        client.limits.answer = Duration::from_millis(200);
+        client
+    }
+
+    /// bug: commands waited 90 s for a gateway that was stopped, and `events` for ever. cause: one limit for all, and none on what
+    /// only looks.
+    #[test]
+    fn a_gateway_that_is_stopped_is_named_with_the_remedy_and_its_own_exit_code() {
+        let (_listener, address) = stopped();
+        let client = hasty(&address);
+        let error = client.volumes().unwrap_err();
+        let text = error.to_string();
+        assert_eq!(crate::failure::code_of(&error), crate::failure::NO_RACK, "{text}");
+        assert!(
+            text.contains(&address) && text.contains("start it again"),
+            "{text}"
+        );
+        let error = client.patch("db", Patch::default()).unwrap_err();
+        assert_eq!(
+            crate::failure::code_of(&error),
+            crate::failure::NO_RACK,
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_next_gateway_is_asked_if_one_is_stopped() {
+        let (_listener, address) = stopped();
+        let other = Gateway::new(|_| None);
+        let both = format!("{address},http://{}", other.address());
+        let change = Patch {
+            replicas: Some(3),
+            ..Patch::default()
+        };
+        let done: String = hasty(&both).ask(Method::PATCH, PATH, change).unwrap();
+        assert_eq!((done.as_str(), other.asked()), ("done", 1));
+    }
+
+    /// A gateway stops while it carries a change out: whether it is done is not known, and nobody else is asked for it.
+    #[test]
+    fn a_change_whose_gateway_stops_meanwhile_ends_and_is_asked_for_once() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let health = async move || {
+            if count.fetch_add(1, Ordering::Relaxed) > 0 {
+                std::future::pending::<()>().await;
+            }
+        };
+        let routes = Router::new()
+            .route(PATH, patch(async || std::future::pending::<()>().await))
+            .route("/healthz", axum::routing::get(health));
+        let server = Server::with(bind("127.0.0.1:0".parse().unwrap()).unwrap(), routes).unwrap();
+        let other = Gateway::new(|_| None);
+        let both = format!("{},{}", server.address(), other.address());
+        let error = hasty(&both).ask::<String>(Method::PATCH, PATH, Patch::default());
+        let error = error.unwrap_err();
+        assert!(error.to_string().contains("not known"), "{error}");
+        assert_eq!(crate::failure::code_of(&error), crate::failure::NO_RACK);
+        assert_eq!((asked.load(Ordering::Relaxed), other.asked()), (3, 0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_wrong_usage() {
+        let answer = async || (StatusCode::BAD_REQUEST, r#"{"error":"512"}"#).into_response();
+        let routes = Router::new().route(PATH, patch(answer));
+        let server = Server::with(bind("127.0.0.1:0".parse().unwrap()).unwrap(), routes).unwrap();
+        let client = Client::new(&server.address().to_string());
+        let error = client.patch("db", Patch::default()).unwrap_err();
+        assert_eq!(crate::failure::code_of(&error), crate::failure::USAGE);
     }
 
     #[test]

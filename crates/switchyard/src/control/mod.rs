@@ -27,6 +27,7 @@
 //! An error is an HTTP status with [`api::Problem`]. The API has no authentication: it listens on the loopback unless
 //! told otherwise, and every change needs a JSON body or a method that browsers do not send across origins.
 
+pub mod address;
 pub mod api;
 pub mod client;
 mod lead;

@@ -288,13 +288,17 @@ fn code(refused: &Refused) -> StatusCode {
         | Refused::Size(_)
         | Refused::Replicas(_)
         | Refused::Shrinks { .. }
+        | Refused::Nodes(NodeError::NoPlace(_)) => StatusCode::BAD_REQUEST,
+        Refused::Unknown(_) | Refused::Nodes(NodeError::Unknown(_)) => StatusCode::NOT_FOUND,
+        Refused::Exists(_)
         | Refused::FewNodes { .. }
         | Refused::OtherNode { .. }
-        | Refused::Exchange(_) => StatusCode::BAD_REQUEST,
-        Refused::Unknown(_) | Refused::Nodes(NodeError::Unknown(_)) => StatusCode::NOT_FOUND,
-        Refused::Exists(_) | Refused::Nodes(_) => StatusCode::CONFLICT,
+        | Refused::Exchange(_)
+        | Refused::Nodes(_) => StatusCode::CONFLICT,
         Refused::NoRoom(_) => StatusCode::INSUFFICIENT_STORAGE,
-        Refused::Stops | Refused::Unled => StatusCode::SERVICE_UNAVAILABLE,
+        Refused::Stops | Refused::Unled | Refused::NoTor(_) | Refused::NoNode(_) => {
+            StatusCode::SERVICE_UNAVAILABLE
+        }
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

@@ -43,6 +43,7 @@ pub enum Level {
 pub fn run(args: &EventsArgs) -> anyhow::Result<()> {
     let (client, json) = (Client::new(&args.rack.control), args.rack.json);
     let (mut since, mut wait, mut began) = (args.since, 0, None);
+    let mut passes_over = false;
     loop {
         let page: Page = client.events(since, wait)?;
         let is_other = began.is_some_and(|began| began != page.began_ms);
@@ -55,7 +56,13 @@ pub fn run(args: &EventsArgs) -> anyhow::Result<()> {
             since = 0;
             continue;
         }
-        if page.missed > 0 && since > 0 {
+        if is_unknown(since, &page) && since == args.since {
+            let text = format!("there is no event {since} yet: the numbers begin anew with each start");
+            note(json, &text);
+            // A number that was never given is answered with all events.
+            passes_over = true;
+        }
+        if page.missed > 0 && since > 0 && !passes_over {
             note(
                 json,
                 &format!(
@@ -66,18 +73,24 @@ pub fn run(args: &EventsArgs) -> anyhow::Result<()> {
         }
         for event in &page.events {
             let level = Level::from_str(&event.level, false).unwrap_or(Level::Error);
-            if level >= args.level {
+            if level >= args.level && !passes_over {
                 print(json, event)?;
             }
         }
         out::flush();
         let is_last = page.events.is_empty() || page.next == since;
+        passes_over &= !is_last;
         since = page.next;
         if out::is_lost() || is_last && !args.follow {
             return Ok(());
         }
         wait = if args.follow { WAIT_MAX / 2 } else { 0 };
     }
+}
+
+/// True if the events that were asked for, after this number, are those of another start, or none are.
+fn is_unknown(since: u64, page: &Page) -> bool {
+    since > page.next
 }
 
 fn note(json: bool, text: &str) {
@@ -109,6 +122,16 @@ fn line(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// bug: `events --since 9999999` printed all events.
+    #[test]
+    fn a_number_that_no_event_had_is_told_from_one_that_is_the_newest() {
+        let page = Page {
+            next: 7,
+            ..Page::default()
+        };
+        assert!(!is_unknown(0, &page) && !is_unknown(7, &page) && is_unknown(8, &page));
+    }
 
     #[test]
     fn a_line_tells_when_who_what_and_how_often() {

@@ -184,7 +184,7 @@ fn vssd(kind: &Kind) -> Option<String> {
             )
         }
         Kind::TorSilent { tor, silent } => format!(
-            "The ToR {tor} has not answered for {}, or has just started: packets go by the other one.",
+            "The ToR {tor} has not answered for {}, or has just started: packets go by the other one, if there are two.",
             time(silent)
         ),
         Kind::TorBack { tor, away } => {

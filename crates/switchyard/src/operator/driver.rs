@@ -8,7 +8,7 @@ use super::refusal::Refusal;
 use crate::events;
 use anyhow::Context;
 use base::event::{Kind, RegistryTrouble, Source};
-use base::{Machine, VolumeId};
+use base::{Duration, Instant, Machine, VolumeId};
 use host::Gateway;
 use host::operator::{
     Command, Done, Input, Operator, OperatorConfig, Output, Refusal as Refused, RegistryCall, Role, carry_out,
@@ -152,8 +152,44 @@ pub(super) struct World {
     offer: Offer,
     /// The volumes that the gateway served when that was told last.
     served: Option<BTreeSet<VolumeId>>,
-    /// What was said last of the registry.
-    complaint: Option<String>,
+    /// Complaints of the registry that were said.
+    complaints: Complaints,
+}
+
+/// A line that was said is not said again within this (docs/events.md).
+const REPEATS_AFTER: Duration = Duration::from_secs(10);
+/// Lines that are remembered: texts of failures are few.
+const COMPLAINTS_MAX: usize = 8;
+
+/// Complaints of the registry, lately.
+#[derive(Debug, Default)]
+struct Complaints {
+    said: Vec<(String, Instant)>,
+    /// It has answered since the last one.
+    has_answered: bool,
+}
+
+impl Complaints {
+    /// The registry has answered.
+    fn end(&mut self) {
+        self.has_answered = true;
+    }
+
+    /// True if a line is to be said now: it was not lately, and is no more of the same.
+    fn is_due(&mut self, now: Instant, text: &str) -> bool {
+        let is_more = !self.has_answered && self.said.last().is_some_and(|(last, _)| last == text);
+        self.has_answered = false;
+        let lately = |said: &(String, Instant)| now.since(said.1) < REPEATS_AFTER;
+        if is_more || self.said.iter().any(|said| said.0 == text && lately(said)) {
+            return false;
+        }
+        self.said.retain(|said| said.0 != text && lately(said));
+        if self.said.len() == COMPLAINTS_MAX {
+            self.said.remove(0);
+        }
+        self.said.push((text.to_owned(), now));
+        true
+    }
 }
 
 impl World {
@@ -171,14 +207,14 @@ impl World {
             gateway,
             offer,
             served: None,
-            complaint: None,
+            complaints: Complaints::default(),
         }
     }
 
     /// Takes note of how the registry is.
     fn note(&mut self, answer: &Input) {
         match answer {
-            Input::Loaded(Ok(_)) => self.complaint = None,
+            Input::Loaded(Ok(_)) => self.complaints.end(),
             Input::Stored(Err(RegistryError::Conflict)) => {
                 let why = RegistryTrouble::Conflict;
                 events::tell(Source::Operator, Kind::RegistryFailed { why });
@@ -217,10 +253,9 @@ impl World {
                 let why = RegistryTrouble::Unreachable;
                 events::tell(Source::Operator, Kind::RegistryFailed { why });
                 let complaint = format!("the operator waits: {error}");
-                if self.complaint.as_ref() != Some(&complaint) {
+                if self.complaints.is_due(runtime::now(), &complaint) {
                     say(&complaint);
                 }
-                self.complaint = Some(complaint);
                 None
             }
             Output::Reply(..) | Output::Registry(_) => unreachable!("the loop sends them on"),
@@ -230,4 +265,32 @@ impl World {
 
 fn say(text: &str) {
     eprintln!("switchyard: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// bug: with its file system full the registry was loaded and not stored again and again, and each time a line said so.
+    #[test]
+    fn a_registry_that_answers_in_between_is_complained_of_once_in_ten_seconds() {
+        let mut complaints = Complaints::default();
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let said = (0..300).filter(|nth| {
+            complaints.end();
+            complaints.is_due(at(nth * 100), if nth % 2 == 0 { "full" } else { "late" })
+        });
+        assert_eq!(said.count(), 6);
+    }
+
+    #[test]
+    fn a_registry_that_stays_away_is_complained_of_once() {
+        let mut complaints = Complaints::default();
+        let at = |s| Instant::ZERO + Duration::from_secs(s);
+        assert!(complaints.is_due(at(0), "away"));
+        assert!(!complaints.is_due(at(60), "away"));
+        assert!(complaints.is_due(at(61), "full"));
+        complaints.end();
+        assert!(complaints.is_due(at(80), "full"));
+    }
 }

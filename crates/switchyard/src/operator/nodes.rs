@@ -1,6 +1,7 @@
 //! The rack's nodes as the control API asks for them and tells of them.
 
 use super::part::Part;
+use super::ready::ASKED_SILENT_AFTER;
 use super::refusal::Refusal;
 use super::seen::{Seen, Told};
 use crate::control::api;
@@ -30,8 +31,16 @@ impl Part {
             Site::new(answer.node.0, &status, records.rack, answer.last.is_some())
         };
         let rooms = Rooms::new(answers.iter().map(site));
+        let trouble = self.trouble(ASKED_SILENT_AFTER)?;
         let answers = answers.into_iter();
-        Ok(answers.map(|answer| node(answer, records, &rooms)).collect())
+        let mut nodes: Vec<api::Node> = answers.map(|answer| node(answer, records, &rooms)).collect();
+        // Nobody knows what else speaks against a move.
+        if let Some(trouble) = trouble {
+            let drains = nodes.iter_mut().filter_map(|node| node.drain.as_mut());
+            let problems = drains.filter_map(|drain| drain.problem.as_mut());
+            problems.for_each(|problem| problem.clone_from(&trouble));
+        }
+        Ok(nodes)
     }
 
     /// Changes the nodes; returns them when that is noted.

@@ -1,6 +1,7 @@
 //! Looking at a running part: what [`api::Status`] tells.
 
 use super::part::Part;
+use super::ready::ASKED_SILENT_AFTER;
 use super::refusal::Refusal;
 use crate::control::api;
 use base::{Addr, NodeId};
@@ -102,6 +103,7 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
         let seen = part.look()?;
         status.volumes = part.volumes_of(&seen)?;
         status.nodes = part.nodes_of(&seen)?;
+        status.trouble = part.trouble(ASKED_SILENT_AFTER)?;
         status.rebalancing = seen.records.rebalance_moves > 0;
         let rack = part.rack_of(&seen)?;
         note_refused(&mut status.tors, part.refused_tors(rack.level)?);
@@ -138,7 +140,7 @@ fn status(part: &Part) -> Result<api::Status, Refusal> {
     Ok(status)
 }
 
-/// The ToRs, if there are two, as the gateway here sees them, or a node.
+/// The ToRs, if there are two or the only one does not answer, as the gateway here sees them, or a node.
 fn tors(part: &Part) -> Result<Vec<api::Tor>, Refusal> {
     let tor = |seen: Seen| api::Tor {
         addr: seen.tor.to_string(),
@@ -155,7 +157,8 @@ fn tors(part: &Part) -> Result<Vec<api::Tor>, Refusal> {
             None => Vec::new(),
         },
     };
-    if tors.len() == 1 {
+    // The only one is told of if it does not answer.
+    if tors.len() == 1 && tors[0].answers {
         tors.clear();
     }
     Ok(tors)

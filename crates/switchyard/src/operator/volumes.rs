@@ -8,7 +8,7 @@ use super::seen::{Seen, Told};
 use crate::config;
 use crate::control::api::{self, Create};
 use crate::events::time::duration;
-use base::{Duration, VssdId};
+use base::{Addr, Duration, VssdId};
 use host::gateway::VolumeState;
 use host::operator::{Command, Done, Ills, NewVolume, Refusal as Refused, VssdProblem};
 use rack::control::Copying;
@@ -29,30 +29,15 @@ impl Part {
     fn describe(&self, seen: &Seen, record: &VolumeRecord) -> Result<api::Volume, Refusal> {
         let records = &*seen.records;
         let id = record.volume();
-        let (state, latency) =
-            self.gateway(move |gateway, _| (gateway.volume_state(id), gateway.latency(id).cloned()))?;
-        let (state, problem) = match state {
-            _ if records.is_deleting(id) => ("deleting", None),
-            Some(VolumeState::Ready) if record.ready => {
-                match (lost(record, &seen.ills), redundancy(record, seen)) {
-                    (Some(problem), _) => ("failed", Some(problem.to_string())),
-                    (None, None) => ("ready", None),
-                    (None, lacks) => ("degraded", lacks),
-                }
-            }
-            Some(VolumeState::Ready | VolumeState::Opening) => ("opening", None),
-            Some(VolumeState::Failed(vssd, code)) => {
-                let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
-                ("failed", Some(problem.to_string()))
-            }
-            // Nobody has it yet, or its lead is just opening it.
-            None if self.is_shared() && records.leader_of(record).is_none() => ("opening", None),
-            None => ("closed", None),
-        };
+        let (me, opened, latency) = self.gateway(move |gateway, _| {
+            let latency = gateway.latency(id).cloned();
+            (gateway.addr(), gateway.volume_state(id), latency)
+        })?;
+        let (state, problem) = state_of(seen, record, opened, me, self.is_shared());
         let lead = lead_of(records, record).filter(|_| self.is_shared());
         let nbd = lead
             .as_ref()
-            .filter(|_| state == "closed")
+            .filter(|_| state == api::ELSEWHERE)
             .and_then(|lead| lead.nbd.as_ref());
         let uri = nbd.map_or_else(
             || self.uri(&record.name),
@@ -160,6 +145,40 @@ impl Part {
     }
 }
 
+/// How a volume is that the gateway at `me` has opened so far, and why it is not ready.
+fn state_of(
+    seen: &Seen,
+    record: &VolumeRecord,
+    opened: Option<VolumeState>,
+    me: Addr,
+    is_shared: bool,
+) -> (&'static str, Option<String>) {
+    match opened {
+        _ if seen.records.is_deleting(record.volume()) => ("deleting", None),
+        Some(VolumeState::Ready) if record.ready => {
+            match (lost(record, &seen.ills), redundancy(record, seen)) {
+                (Some(problem), _) => ("failed", Some(problem.to_string())),
+                (None, None) => ("ready", None),
+                (None, lacks) => ("degraded", lacks),
+            }
+        }
+        Some(VolumeState::Ready | VolumeState::Opening) => ("opening", None),
+        Some(VolumeState::Failed(vssd, code)) => {
+            let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
+            // Another copy takes its place, or is waited for.
+            let has_others = record.ready && !problem.is_last && lost(record, &seen.ills).is_none();
+            let state = if has_others { "opening" } else { "failed" };
+            (state, Some(problem.to_string()))
+        }
+        // Nobody has it yet, or its lead is just opening it.
+        None if is_shared => match seen.records.leader_of(record) {
+            Some(lead) if lead != me => (api::ELSEWHERE, None),
+            _ => ("opening", None),
+        },
+        None => ("closed", None),
+    }
+}
+
 /// The copies of a set that serve.
 fn serving(set: &SetRecord, absent: &[VssdId]) -> usize {
     let replicas = set.replicas.iter();
@@ -174,18 +193,35 @@ fn lost(record: &VolumeRecord, ills: &Ills) -> Option<VssdProblem> {
     let is_lost = |set: &&SetRecord| set.replicas.iter().all(|replica| gone(replica).is_some());
     let set = record.sets.iter().find(is_lost)?;
     let (vssd, code) = set.replicas.first().and_then(gone)?;
-    Some(VssdProblem::new(&record.name, &record.sets, *vssd, *code))
+    Some(VssdProblem {
+        is_last: true,
+        ..VssdProblem::new(&record.name, &record.sets, *vssd, *code)
+    })
 }
 
 /// The copies that a volume lacks, and what is done about it.
 fn redundancy(record: &VolumeRecord, seen: &Seen) -> Option<String> {
     let (ills, id) = (&seen.ills, record.volume());
     let absent = &ills.absent;
-    let lacks = |set: &&SetRecord| serving(set, absent) < set.wanted() || set.expelling.is_some();
+    let lacks = |set: &&SetRecord| serving(set, absent) < set.wanted();
     let sets: Vec<&SetRecord> = record.sets.iter().filter(lacks).collect();
-    let worst = sets.iter().min_by_key(|set| serving(set, absent))?;
+    let Some(worst) = sets.iter().min_by_key(|set| serving(set, absent)) else {
+        let changing = record.sets.iter().filter(|set| set.expelling.is_some()).count();
+        let text = || {
+            format!(
+                "volume {}: {changing} of {} sets give a copy up, and writes wait until the others know",
+                record.name,
+                record.sets.len()
+            )
+        };
+        return (changing > 0).then(text);
+    };
     let (have, wanted) = (serving(worst, absent), worst.wanted());
-    let copies = if have == 1 { "one copy" } else { "fewer copies" };
+    let copies = match have {
+        0 => "no copy that serves",
+        1 => "one copy",
+        _ => "fewer copies",
+    };
     let name_of = |vssd: u32, node: u8| match seen.copying.get(&vssd) {
         Some(copying) => format!("vSSD {vssd} on node {node} ({})", progress(copying)),
         None => format!("vSSD {vssd} on node {node}"),
@@ -206,7 +242,7 @@ fn redundancy(record: &VolumeRecord, seen: &Seen) -> Option<String> {
             left.as_millis().div_ceil(1000)
         ),
         (true, true, None) if ills.without_room.contains(&id) => {
-            "no node that answers has room for a copy: add a node with `switchyard node add`, or delete volumes".to_owned()
+            "no node that answers has room for a copy: start those that do not answer, or add a node with `switchyard node add`".to_owned()
         }
         (true, true, None) => "copies are made when those of other sets are done".to_owned(),
     };
@@ -227,7 +263,10 @@ fn progress(copying: &Copying) -> String {
 }
 
 fn set_place(set: &SetRecord, seen: &Seen) -> api::SetPlace {
-    let members = set.replicas.iter().map(|replica| (replica.vssd, replica.node));
+    // What a node told of a member that serves by now is of before.
+    let absent = |replica: &&ReplicaRecord| seen.ills.absent.contains(&VssdId(replica.vssd));
+    let members = set.replicas.iter().filter(absent);
+    let members = members.map(|replica| (replica.vssd, replica.node));
     let members = members.chain(set.joining.map(|new| (new.vssd, new.node)));
     let copying = members.filter_map(|(vssd, node)| {
         let copying = seen.copying.get(&vssd)?;
@@ -253,5 +292,129 @@ fn set_place(set: &SetRecord, seen: &Seen) -> api::SetPlace {
                 node: replica.node,
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rack::registry::{ExpellingRecord, LeadRecord, Snapshot};
+    use std::collections::BTreeMap;
+    use wire::rack::Code;
+
+    const ME: Addr = Addr::new([10, 0, 0, 2], 8888);
+    const OTHER: Addr = Addr::new([10, 0, 0, 3], 8888);
+
+    fn record(replicas: &[(u32, u8)]) -> VolumeRecord {
+        let replicas = replicas.iter().map(|&(vssd, node)| ReplicaRecord { vssd, node });
+        VolumeRecord {
+            id: 1,
+            name: "db".into(),
+            ready: true,
+            sets: vec![SetRecord {
+                replicas: replicas.collect(),
+                copies: 2,
+                ..SetRecord::default()
+            }],
+            ..VolumeRecord::default()
+        }
+    }
+
+    fn seen(record: &VolumeRecord) -> Seen {
+        let records = Snapshot {
+            volumes: vec![record.clone()],
+            ..Snapshot::default()
+        };
+        Seen {
+            records: Box::new(records),
+            ills: Box::default(),
+            copying: BTreeMap::new(),
+            waits_for: Vec::new(),
+            serves: true,
+            away: None,
+        }
+    }
+
+    /// bug: `status` called a volume `closed` that another gateway served.
+    #[test]
+    fn a_volume_of_another_gateway_is_elsewhere() {
+        let mut record = record(&[(1, 1), (2, 2)]);
+        for (lead, state) in [
+            (Some(OTHER), "elsewhere"),
+            (Some(ME), "opening"),
+            (None, "opening"),
+        ] {
+            record.lead = lead.map(|addr| LeadRecord::new(addr, 3));
+            assert_eq!(
+                state_of(&seen(&record), &record, None, ME, true).0,
+                state,
+                "{lead:?}"
+            );
+        }
+        assert_eq!(state_of(&seen(&record), &record, None, ME, false).0, "closed");
+    }
+
+    /// bug: while `up` started it told `failed`, and how to delete the volume, though a good copy was about to serve.
+    #[test]
+    fn a_volume_has_failed_and_may_be_given_up_only_if_no_copy_is_left() {
+        let failed = Some(VolumeState::Failed(VssdId(2), Code::NoVssd));
+        let two = record(&[(1, 1), (2, 2)]);
+        let (state, problem) = state_of(&seen(&two), &two, failed, ME, false);
+        let problem = problem.unwrap();
+        assert!(
+            state == "opening" && !problem.contains("delete"),
+            "{state}: {problem}"
+        );
+        let mut lost = seen(&two);
+        lost.ills.gone = vec![(VssdId(1), Code::NoVssd), (VssdId(2), Code::NoVssd)];
+        let (state, _) = state_of(&lost, &two, failed, ME, false);
+        assert_eq!(state, "failed");
+        let (state, problem) = state_of(&lost, &two, Some(VolumeState::Ready), ME, false);
+        let problem = problem.unwrap();
+        assert!(
+            state == "failed" && problem.contains("volume delete db"),
+            "{problem}"
+        );
+        let one = record(&[(2, 2)]);
+        let (state, problem) = state_of(&seen(&one), &one, failed, ME, false);
+        assert!(state == "failed" && problem.unwrap().contains("volume delete db"));
+    }
+
+    /// bug: "1 of 1 sets have fewer copies where there should be 2 (2 now)".
+    #[test]
+    fn a_set_that_gives_a_copy_up_does_not_lack_one() {
+        let mut record = record(&[(1, 1), (2, 2)]);
+        assert_eq!(redundancy(&record, &seen(&record)), None);
+        record.sets[0].expelling = Some(ExpellingRecord {
+            vssds: vec![3],
+            was_primary: false,
+        });
+        let text = redundancy(&record, &seen(&record)).unwrap();
+        assert!(
+            text.contains("give a copy up") && !text.contains("should be"),
+            "{text}"
+        );
+        record.sets[0].replicas.pop();
+        let text = redundancy(&record, &seen(&record)).unwrap();
+        assert!(
+            text.contains("one copy where there should be 2 (1 now)"),
+            "{text}"
+        );
+    }
+
+    /// bug: `volume show` told of a copy that was being made, none of its pages done, under `state ready`.
+    #[test]
+    fn a_member_that_serves_is_not_being_made() {
+        let record = record(&[(1, 1), (2, 2)]);
+        let mut seen = seen(&record);
+        let copying = Copying {
+            vssd: 2,
+            pages: 2730,
+            ..Copying::default()
+        };
+        seen.copying.insert(2, copying);
+        assert!(set_place(&record.sets[0], &seen).copying.is_empty());
+        seen.ills.absent.push(VssdId(2));
+        assert_eq!(set_place(&record.sets[0], &seen).copying.len(), 1);
     }
 }

@@ -47,7 +47,8 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "PID", conflicts_with = "words")]
     pid: Option<u32>,
     /// Profile the requests of a running rack or target instead, by its control address, such as http://127.0.0.1:9180
-    #[arg(long, value_name = "URL", conflicts_with_all = ["words", "pid", "device", "stacks"], requires = "seconds")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["words", "pid", "device", "stacks"], requires = "seconds",
+        value_parser = crate::control::address::check)]
     target: Option<String>,
     /// Seconds to profile; without a command or process, profile every process
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]

@@ -142,8 +142,8 @@ fn medium(
         for volume in &snapshot.volumes {
             if volume.ready && volume.vssds().any(|(_, node, _)| node.0 == id) {
                 says.note(&format!(
-                    "warning: the medium of node {id} is gone, and volume `{}` had a part there: put {} back, or \
-                     delete the volume",
+                    "warning: the medium of node {id} is gone, and volume `{}` had a part there: put {} back; parts of which \
+                     other nodes have copies are copied from there",
                     volume.name,
                     path.display()
                 ));

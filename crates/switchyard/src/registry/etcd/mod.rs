@@ -80,11 +80,17 @@ impl EtcdRegistry {
     pub fn open(url: EtcdUrl) -> Result<Self, RegistryError> {
         let registry = Self::at(url);
         let until = Instant::now() + OPEN_WITHIN;
+        let mut is_told = false;
         loop {
             match registry.read().and_then(|kept| registry.make_if_missing(kept)) {
                 Ok(()) => break,
-                Err(RegistryError::Unavailable(_)) if Instant::now() < until => {
-                    std::thread::sleep(OPEN_EVERY)
+                Err(error @ RegistryError::Unavailable(_)) if Instant::now() < until => {
+                    if !is_told {
+                        is_told = true;
+                        let within = OPEN_WITHIN.as_secs();
+                        eprintln!("switchyard: waits up to {within} s for the registry: {error}");
+                    }
+                    std::thread::sleep(OPEN_EVERY);
                 }
                 Err(error) => return Err(error),
             }
