@@ -196,9 +196,13 @@ fn ports_are_limited_and_come_back() {
     assert!(Hub::open(&path, None, OPTIONS).is_err(), "a hub is there");
     drop(hub);
     // Everybody at a hub that has gone is told.
+    let until = os::now() + Duration::from_secs(20);
     for port in &mut ports {
-        port.disarm();
-        assert!(port.receive(1, &mut |_| ()).is_err());
+        // A process that another test starts has the hub's descriptors until it is another program.
+        while port.receive(1, &mut |_| ()).is_ok() {
+            assert!(os::now() < until, "the hub has gone");
+            port.disarm();
+        }
     }
     assert!(matches!(attach(&path, "late", 1), Err(AttachError::NoHub(_))));
 }
