@@ -240,7 +240,7 @@ pub fn print_recovery(part: &Part, says: &Says) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until every volume is ready or failed, but not for ever: one whose nodes stay away keeps the others from no client.
+/// Waits until every volume is ready, or says why it is not, but not for ever: one whose nodes stay away keeps the others from no client.
 /// Those that are neither are told. `None`: a signal ended the wait.
 pub fn await_volumes(
     part: &Part,
@@ -253,7 +253,7 @@ pub fn await_volumes(
         let volumes = part.volumes()?.what;
         let opening: Vec<_> = volumes
             .iter()
-            .filter(|volume| volume.state == "opening")
+            .filter(|volume| volume.state == "opening" && volume.problem.is_none())
             .collect();
         let now = Instant::now();
         if opening.is_empty() || now >= give_up {

@@ -167,8 +167,14 @@ fn state_of(
             let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
             // Another copy takes its place, or is waited for.
             let has_others = record.ready && !problem.is_last && lost(record, &seen.ills).is_none();
-            let state = if has_others { "opening" } else { "failed" };
-            (state, Some(problem.to_string()))
+            match has_others {
+                true => {
+                    let text =
+                        format!("{problem}. If its other copies are there, they serve within half a minute");
+                    ("opening", Some(text))
+                }
+                false => ("failed", Some(problem.to_string())),
+            }
         }
         // Nobody has it yet, or its lead is just opening it.
         None if is_shared => match seen.records.leader_of(record) {
