@@ -14,6 +14,7 @@ use host::operator::{Command, Done, Ills, NewVolume, Refusal as Refused, VssdPro
 use rack::control::Copying;
 use rack::registry::{Durability, ReplicaRecord, SetRecord, VolumeRecord};
 use uuid::Uuid;
+use wire::rack::Code;
 
 impl Part {
     /// The rack's id.
@@ -166,7 +167,8 @@ fn state_of(
         Some(VolumeState::Failed(vssd, code)) => {
             let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
             // Another copy takes its place, or is waited for.
-            let has_others = record.ready && !problem.is_last && lost(record, &seen.ills).is_none();
+            let is_mended = code != Code::Ahead && record.ready && !problem.is_last;
+            let has_others = is_mended && lost(record, &seen.ills).is_none();
             match has_others {
                 true => {
                     let text =
