@@ -167,8 +167,12 @@ fn state_of(
         Some(VolumeState::Failed(vssd, code)) => {
             let problem = VssdProblem::new(&record.name, &record.sets, vssd, code);
             // Another copy takes its place, or is waited for.
-            let is_mended = code != Code::Ahead && record.ready && !problem.is_last;
-            let has_others = is_mended && lost(record, &seen.ills).is_none();
+            let is_mended = matches!(
+                code,
+                Code::NoVssd | Code::OtherSet | Code::Latched | Code::Damaged
+            );
+            let has_others =
+                is_mended && record.ready && !problem.is_last && lost(record, &seen.ills).is_none();
             match has_others {
                 true => {
                     let text =
