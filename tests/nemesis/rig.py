@@ -318,7 +318,7 @@ class Rig:
                         told[at] = json.load(answer)
                 except (OSError, ValueError):
                     continue
-            served = {it["id"]: (at, it) for at, status in told.items() for it in status["volumes"] if it["state"] != "closed"}
+            served = {it["id"]: (at, it) for at, status in told.items() for it in status["volumes"] if it["state"] != "elsewhere"}
             if served:
                 self.status_of = min(at for at, _ in served.values())
                 status = told[self.status_of]

@@ -17,7 +17,7 @@ volume resize db --size 128MiB --json >"$work/db.json"
 [[ $(nbdinfo --size "nbd://127.0.0.1:$nbd_port/db") == $(( 128 << 20 )) ]] || fail "the volume did not grow"
 nbdcopy "nbd://127.0.0.1:$nbd_port/db" "$work/grown"
 cmp -n "$(( 1 << 20 ))" "$work/grown" "$work/data" || fail "growing changed the data"
-expect_code 1 "$SWITCHYARD" volume --control "$CONTROL" resize db --size 1MiB
+expect_code 2 "$SWITCHYARD" volume --control "$CONTROL" resize db --size 1MiB
 expect_text "cannot shrink"
 expect_code 2 "$SWITCHYARD" volume --control "$CONTROL" delete db
 expect_text "--yes"

@@ -46,13 +46,13 @@ expect_text "in use"
 expect_code 2 "$SWITCHYARD" verify "$work/rack"
 expect_text "in use"
 volume() { "$SWITCHYARD" volume --control "$CONTROL" "$@"; }
-expect_code 1 volume create odd --size 1000
+expect_code 2 volume create odd --size 1000
 expect_text "512"
 expect_code 1 volume create demo --size 1MiB
 expect_text "exists already"
 expect_code 1 volume create huge --size 1TiB
 expect_text "bytes short"
-expect_code 1 volume create 'a b' --size 1MiB
+expect_code 2 volume create 'a b' --size 1MiB
 expect_code 2 volume show 'a/b'
 expect_code 1 volume show none
 expect_text "volume list"
