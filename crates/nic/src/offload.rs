@@ -1,7 +1,7 @@
 //! Checksums and the cutting of long segments, which a back end leaves to the kernel and the kernel to a back end. Each tells the
 //! other in the header of virtio-net (VIRTIO 1.2 §5.1.6), which TAP and AF_PACKET put before a frame.
 
-use crate::frames::{ETHERNET_BYTES, Written};
+use crate::frames::{ETHERNET_BYTES, Frame, Written};
 use tcp::frame::checksum::Sum;
 use tcp::frame::{Malformed, ether, ip, parse};
 
@@ -122,7 +122,7 @@ fn fill_ipv4(frame: &mut [u8]) {
 }
 
 /// Whether a frame's checksums are right, as far as nobody has vouched for them. Other mistakes are left to the stack.
-pub fn is_right(header: &[u8; HEADER_BYTES], frame: &[u8]) -> bool {
+fn is_right(header: &[u8; HEADER_BYTES], frame: &[u8]) -> bool {
     if header[0] & (NEEDS_CSUM | DATA_VALID) == 0 {
         return !matches!(parse(frame, true), Err(Malformed::Checksum));
     }
@@ -135,10 +135,20 @@ pub fn is_right(header: &[u8; HEADER_BYTES], frame: &[u8]) -> bool {
 }
 
 /// Payload of each segment into which a wire has to cut the frame; 0 if the frame fits.
-pub fn segment_bytes(header: &[u8; HEADER_BYTES]) -> u16 {
+fn segment_bytes(header: &[u8; HEADER_BYTES]) -> u16 {
     match header[1] {
         GSO_NONE => 0,
         _ => u16::from_ne_bytes([header[4], header[5]]),
+    }
+}
+
+/// Hands on the frame that stands behind its header in a buffer, unless it is damaged.
+pub fn hand_on(buffer: &[u8], take: &mut dyn FnMut(Frame<'_>)) {
+    if let Some((header, bytes)) = buffer.split_first_chunk()
+        && is_right(header, bytes)
+    {
+        let segment_bytes = segment_bytes(header);
+        take(Frame { bytes, segment_bytes });
     }
 }
 

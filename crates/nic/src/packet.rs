@@ -234,16 +234,7 @@ impl Frames for Packet {
             Err(_) => return Ok(0),
         };
         for (buffer, length) in self.incoming.chunks(BUFFER_BYTES).zip(&lengths[..count]) {
-            let Some((header, frame)) = buffer[..*length].split_first_chunk() else {
-                continue;
-            };
-            if offload::is_right(header, frame) {
-                let segment_bytes = offload::segment_bytes(header);
-                take(Frame {
-                    bytes: frame,
-                    segment_bytes,
-                });
-            }
+            offload::hand_on(&buffer[..*length], take);
         }
         Ok(count)
     }

@@ -94,16 +94,7 @@ impl Frames for Tap {
                 }
             };
             count += 1;
-            let Some((header, frame)) = self.incoming[..length].split_first_chunk() else {
-                continue;
-            };
-            if offload::is_right(header, frame) {
-                let segment_bytes = offload::segment_bytes(header);
-                take(Frame {
-                    bytes: frame,
-                    segment_bytes,
-                });
-            }
+            offload::hand_on(&self.incoming[..length], take);
         }
         Ok(count)
     }

@@ -2,9 +2,11 @@
 
 #[path = "../../nic/tests/common/mod.rs"]
 mod common;
+mod echo;
 
 use base::{Duration, Rng};
 use common::{enter, ip as ip_command};
+use echo::echo;
 use nic::hub::{Hub, HubOptions, HubStatus};
 use nic::shared::{AttachError, Vnic, attach, status};
 use nic::{Frames, Written, tap};
@@ -103,24 +105,6 @@ fn at(host: u8) -> Endpoint {
         ip: Ip::v4([10, 9, 0, host]),
         port: PORT,
     }
-}
-
-/// Sends everything back until the end.
-fn echo(sockets: &mut Sockets, stream: Handle) {
-    let mut bytes = vec![0; 100_000];
-    loop {
-        match sockets
-            .wait_receive(stream, &mut bytes, LIMIT)
-            .expect("the peer is there")
-        {
-            0 => break,
-            count => sockets
-                .wait_send(stream, &bytes[..count], LIMIT)
-                .expect("the peer reads"),
-        }
-    }
-    sockets.close(stream).expect("it is a socket");
-    sockets.finish(LIMIT).expect("everything ends");
 }
 
 /// Sends bytes and reads them back.

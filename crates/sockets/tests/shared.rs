@@ -1,6 +1,9 @@
 //! Streams over shared memory, between threads that sleep and wake each other, and a peer that does harm.
 
+mod echo;
+
 use base::{Duration, Rng};
+use echo::echo;
 use nic::shared::{Shape, Vnic, pair};
 use nic::{Frames, Written};
 use rustix::time::{ClockId, clock_gettime};
@@ -43,24 +46,6 @@ fn at(host: u8) -> Endpoint {
 
 fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     thread::Builder::new().spawn(work).expect("a thread")
-}
-
-/// Sends everything back until the end.
-fn echo(sockets: &mut Sockets, stream: Handle) {
-    let mut bytes = vec![0; 100_000];
-    loop {
-        match sockets
-            .wait_receive(stream, &mut bytes, LIMIT)
-            .expect("the peer is there")
-        {
-            0 => break,
-            count => sockets
-                .wait_send(stream, &bytes[..count], LIMIT)
-                .expect("the peer reads"),
-        }
-    }
-    sockets.close(stream).expect("it is a socket");
-    sockets.finish(LIMIT).expect("everything ends");
 }
 
 /// Each wake counts: nobody spins, and a wake that is lost is a hang.
