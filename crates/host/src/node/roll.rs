@@ -17,8 +17,8 @@ pub(super) fn copying<'u>(now: Instant, units: impl Iterator<Item = &'u Unit>) -
     copying.take(COPYING_MAX).collect()
 }
 
-/// The vSSDs of the node. All have failed if the superblock is latched. What is being deleted is there until the medium does not have it
-/// any more: nobody asks again for the deletion of what is not there.
+/// The vSSDs of the node. All have failed if the superblock is latched. The medium has a deleted vSSD until the deletion is durable, so the
+/// vSSD is told until then: nobody asks again for the deletion of what is not there.
 pub(super) fn of<'u>(
     now: Instant,
     units: impl Iterator<Item = &'u Unit>,

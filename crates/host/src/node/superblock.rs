@@ -115,12 +115,8 @@ impl Changes {
 
     /// vSSDs that are being deleted, and those that were when the medium failed: the next start may find them.
     pub(super) fn deleting(&self) -> impl Iterator<Item = VssdId> {
-        let writing = self.writing.iter().flat_map(|writing| &writing.jobs);
-        self.queue
-            .iter()
-            .chain(writing)
-            .filter_map(Job::deletes)
-            .chain(self.kept.iter().copied())
+        let jobs = self.jobs().filter_map(Job::deletes);
+        jobs.chain(self.kept.iter().copied())
     }
 
     /// True if nothing waits, is being written, or is being read.
@@ -132,10 +128,15 @@ impl Changes {
         self.writing.is_some() || self.check.is_some()
     }
 
+    /// Those that wait, and those that are being written.
+    fn jobs(&self) -> impl Iterator<Item = &Job> {
+        let writing = self.writing.iter().flat_map(|writing| &writing.jobs);
+        self.queue.iter().chain(writing)
+    }
+
     /// True if there is such a change.
     pub(super) fn any(&self, is_it: impl Fn(&Job) -> bool) -> bool {
-        let writing = self.writing.iter().flat_map(|writing| &writing.jobs);
-        self.queue.iter().chain(writing).any(is_it)
+        self.jobs().any(is_it)
     }
 
     pub(super) fn push(&mut self, job: Job) {

@@ -370,15 +370,15 @@ impl VssdProblem {
         }
     }
 
-    /// What to do. To delete the volume is the last resort, if no copy is left.
+    /// The way on. To delete the volume is the last resort, if no copy is left.
     fn remedy(&self) -> String {
         let own = "Put the node's own medium back and restart it";
-        match self.is_last {
-            _ if self.code == Code::Ahead => "Nothing is lost: stop the gateways, and put the newer registry back, or make it anew from the nodes \
-                                              by `switchyard registry rebuild --replace`"
+        match (self.code, self.is_last) {
+            (Code::Ahead, _) => "Nothing is lost: stop the gateways, and put the newer registry back, or make it anew from the nodes by \
+                                 `switchyard registry rebuild --replace`"
                 .to_owned(),
-            false => own.to_owned(),
-            true => format!(
+            (_, false) => own.to_owned(),
+            (_, true) => format!(
                 "{own}. No other node has a copy: only if that medium is lost for good, give the volume up with \
                  `switchyard volume delete {}`, and restore it from a backup",
                 self.volume

@@ -4,8 +4,8 @@
 //! whose outcome is unknown may still happen later; so the operator loads, and if the old epoch is still there it stores
 //! the old records again, under a new epoch. From then on the late store conflicts.
 //!
-//! A registry that tells an older epoch than before counts as one that does not answer: somebody has put an older copy in its place, and
-//! what it says of members is not so any more.
+//! A registry may tell an older epoch than before: somebody has put an older copy in its place. It counts as one that does not answer, as
+//! the members may be others by now.
 
 use base::{Duration, Instant, time::earliest};
 use rack::registry::{RegistryError, Snapshot};
