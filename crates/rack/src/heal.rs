@@ -507,8 +507,8 @@ impl Heal {
         let own = self.members.own_boots(next);
         let noted = own.filter(|(id, _)| !self.members.is_past(*id, next) || !self.holds_present(*id, next));
         let noted: Vec<(u8, u32)> = noted.collect();
-        let is_past = |(id, _): &&(u8, u32)| self.members.is_past(*id, next);
-        let restored = noted.iter().filter(is_past).map(|(id, _)| NodeId(*id));
+        let is_image = |(id, _): &&(u8, u32)| self.members.is_past(*id, next) && !self.members.is_empty(*id);
+        let restored = noted.iter().filter(is_image).map(|(id, _)| NodeId(*id));
         let restored = restored.map(|node| Kind::NodeRestored { node });
         self.told.extend(restored.collect::<Vec<_>>());
         next.boots.extend(noted);

@@ -419,6 +419,11 @@ impl Members {
         self.nodes.get(&node).and_then(Node::roll)
     }
 
+    /// True if the node answers and has no vSSD: its medium is new.
+    pub(super) fn is_empty(&self, node: u8) -> bool {
+        self.roll(node).is_some_and(|roll| roll.here.is_empty())
+    }
+
     /// True if the node answers and has the vSSD.
     pub(super) fn is_here(&self, replica: &ReplicaRecord) -> bool {
         self.has(replica.node, replica.vssd)

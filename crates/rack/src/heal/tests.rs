@@ -161,6 +161,20 @@ fn a_silent_primary_is_expelled_after_a_second_and_a_copy_is_made_after_a_minute
     assert!(world.set().is_whole());
 }
 
+/// Bug: an empty medium was told to be an image of the past. Cause: only starts were compared, and both have too few.
+#[test]
+fn only_a_medium_with_something_on_it_is_told_as_an_image_of_the_past() {
+    for (roll, expected) in [(here(2), 1), (Roll::default(), 0)] {
+        let mut world = World::new();
+        world.records.boots.insert(2, 5);
+        world.rolls[1] = Some(roll);
+        world.pass(0, 3_000);
+        assert_eq!((world.replicas(), world.records.boots[&2]), (vec![1], 1));
+        let is_of_past = |it: &&&str| **it == "node-restored";
+        assert_eq!(world.told().iter().filter(is_of_past).count(), expected);
+    }
+}
+
 /// Bug: a volume was `ready` while a member on an empty medium was missing, until that was expelled, and while a member that had
 /// started again did not serve.
 #[test]
