@@ -154,7 +154,7 @@ fn every_broken_promise_is_seen() {
 #[test]
 fn the_swarm_changes_volumes_too() {
     let mut all = Counts::default();
-    for seed in 0..200 {
+    for seed in 0..100 {
         let options = SwarmOptions {
             failing_media: false,
             ..SwarmOptions::default()
@@ -171,6 +171,6 @@ fn the_swarm_changes_volumes_too() {
         all.unanswered += counts.unanswered;
     }
     let least = [all.created, all.grown, all.exchanged, all.undone];
-    assert!(least.iter().all(|count| *count > 10), "{all:?}");
+    assert!(least.iter().all(|count| *count > 5), "{all:?}");
     assert!(all.deleted > 3 && all.unanswered > 3, "{all:?}");
 }

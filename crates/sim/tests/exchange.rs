@@ -178,11 +178,11 @@ fn the_rack_loses_power_at_write_boundaries_of_an_exchange() {
 #[test]
 fn a_host_loses_power_at_write_boundaries_of_an_exchange() {
     let mut all = Counts::default();
-    for boundary in (0..boundaries()).step_by(3) {
-        let fate = CutFate::ALL[boundary as usize / 3 % CutFate::ALL.len()];
+    for boundary in (0..boundaries()).step_by(5) {
+        let fate = CutFate::ALL[boundary as usize / 5 % CutFate::ALL.len()];
         let counts = exchange_cut(boundary, fate, AtCut::Host);
         all.exchanged += counts.exchanged;
         all.undone += counts.undone;
     }
-    assert!(all.exchanged > 100, "{all:?}");
+    assert!(all.exchanged > 60, "{all:?}");
 }

@@ -289,7 +289,7 @@ fn whatever_happens_no_client_reads_what_is_old() {
 /// Without yielding, what a member has that was expelled undoes what was written meanwhile.
 #[test]
 fn a_member_that_does_not_yield_is_found() {
-    let is_found = |&seed: &u64| {
+    let is_found = |seed: u64| {
         let (gateways, faults) = draw(seed);
         let (outcome, _) = run(gateways, seed, |spec| {
             spec.faults = faults;
@@ -297,9 +297,7 @@ fn a_member_that_does_not_yield_is_found() {
         });
         !outcome.violations.is_empty()
     };
-    let found = (0..seeds(100)).filter(is_found).count();
-    println!("{found} found");
-    assert!(found > 0);
+    assert!((0..seeds(100)).any(is_found));
 }
 
 fn draw(seed: u64) -> (u32, Vec<(u64, Fault)>) {
