@@ -43,6 +43,8 @@ struct World {
     requests: u64,
     writes: usize,
     silences: usize,
+    /// The start of the node that is asked, or 0.
+    meant: u32,
 }
 
 impl World {
@@ -62,6 +64,7 @@ impl World {
             requests: 0,
             writes: 0,
             silences: 0,
+            meant: 0,
         }
     }
 
@@ -99,6 +102,7 @@ impl World {
             target: addr(1),
             request: self.requests,
             session: 1,
+            lba: self.meant.into(),
             ..Header::new(op, VssdId(vssd))
         };
         self.node
@@ -247,6 +251,25 @@ fn a_damaged_slot_takes_no_vssd_away() {
         world.medium[slot * SLOT_BYTES + 60] ^= 0xff;
         assert_eq!(world.restart().vssds(), [2], "slot {slot} is damaged");
     }
+}
+
+/// Bug: a request to make a vSSD came when it was deleted, and the node had started again since. The vSSD belonged to nobody. Cause: a node
+/// remembers what it has deleted until it starts.
+#[test]
+fn a_node_makes_nothing_for_a_request_to_an_earlier_start() {
+    let mut world = World::new();
+    world.meant = world.node.boot();
+    assert_eq!(world.delete(1, Fate::Done), Code::SoftOrOk);
+    assert_eq!(world.make(1, Fate::Done), Code::Refused, "it came late");
+    let mut after = World {
+        meant: world.meant,
+        ..world.restart()
+    };
+    assert_eq!(after.make(1, Fate::Done), Code::Busy);
+    assert!(after.vssds().is_empty());
+    after.meant = after.node.boot();
+    after.make(1, Fate::Done);
+    assert_eq!(after.vssds(), [1], "it is asked again");
 }
 
 #[test]

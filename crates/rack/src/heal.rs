@@ -42,7 +42,6 @@ use crate::room::{Rooms, Site};
 use base::event::Kind;
 use base::{Instant, NodeId, VolumeId, VssdId};
 use std::collections::{BTreeMap, BTreeSet};
-use uuid::Uuid;
 use wire::rack::Code;
 
 mod members;
@@ -63,8 +62,8 @@ pub struct Heal {
     awaited: BTreeMap<(u32, usize), Instant>,
     /// vSSDs that join, since when.
     joining: BTreeMap<u32, Instant>,
-    /// What is to be deleted: since when that is known, and the first answer of its node since.
-    left: BTreeMap<u32, (Instant, Option<Instant>)>,
+    /// What was to be deleted, and is not there any more, as its node has answered.
+    discarded: BTreeSet<(u8, u32)>,
     /// Nodes that were drained, as told.
     drained: BTreeSet<u8>,
     /// When the members of a set changed last.
@@ -83,7 +82,7 @@ impl Heal {
             without_room: BTreeSet::new(),
             awaited: BTreeMap::new(),
             joining: BTreeMap::new(),
-            left: BTreeMap::new(),
+            discarded: BTreeSet::new(),
             drained: BTreeSet::new(),
             changed_at: now,
             found_lost: None,
@@ -135,12 +134,21 @@ impl Heal {
         (!self.told.is_empty()).then(|| self.told.remove(0))
     }
 
-    /// vSSDs that are to be deleted, on nodes that answer and have them.
+    /// vSSDs that are to be deleted, on nodes that answer. A node that does not have one is asked, too: it makes none of that number from
+    /// then on, however late the request to make it comes.
     pub fn discards<'a>(&'a self, records: &'a Snapshot) -> impl Iterator<Item = LeftRecord> + 'a {
-        let is_here = |left: &&LeftRecord| {
-            self.members.has(left.node, left.vssd) && !self.members.is_elsewhere(left.node, records.rack)
+        let is_one = |left: &&LeftRecord| {
+            self.members.roll(left.node).is_some()
+                && !self.members.is_elsewhere(left.node, records.rack)
+                && !self.discarded.contains(&(left.node, left.vssd))
         };
-        records.leftovers.iter().filter(is_here).copied()
+        records.leftovers.iter().filter(is_one).copied()
+    }
+
+    /// Nodes have answered that these are deleted.
+    pub fn note_discarded(&mut self, discarded: impl Iterator<Item = (NodeId, VssdId)>) {
+        self.discarded
+            .extend(discarded.map(|(node, vssd)| (node.0, vssd.0)));
     }
 
     /// The records that are to be stored, if they are to be changed. `state` tells how far the changes of a set are.
@@ -170,7 +178,7 @@ impl Heal {
         let mut rooms = self.rooms(now, &next);
         self.join(now, &mut next, charge, &mut rooms);
         self.move_members(now, &mut next, charge, &mut rooms);
-        self.tidy(now, &mut next, charge);
+        self.tidy(&mut next, charge);
         if charge.rack {
             self.note_boots(&mut next);
         }
@@ -524,8 +532,8 @@ impl Heal {
         records.made_sets().any(is_one)
     }
 
-    /// Expelled vSSDs of a set that has all copies are nobody's; those that a node does not have are forgotten.
-    fn tidy(&mut self, now: Instant, next: &mut Snapshot, charge: Charge) {
+    /// Expelled vSSDs of a set that has all copies are nobody's; those that a node has deleted are forgotten.
+    fn tidy(&mut self, next: &mut Snapshot, charge: Charge) {
         let mut left = Vec::new();
         let own = next.volumes.iter_mut();
         for volume in own.filter(|volume| (charge.leads)(volume.volume())) {
@@ -537,27 +545,9 @@ impl Heal {
                 }
             }
         }
-        let rack = next.rack;
-        next.leftovers
-            .retain(|left| !(charge.rack && self.is_deleted(now, left, rack)));
+        let is_deleted = |left: &LeftRecord| self.discarded.contains(&(left.node, left.vssd));
+        next.leftovers.retain(|left| !(charge.rack && is_deleted(left)));
         next.leftovers.append(&mut left);
-        let is_left = |vssd: &u32| next.leftovers.iter().any(|left| left.vssd == *vssd);
-        self.left.retain(|vssd, _| is_left(vssd));
-    }
-
-    /// True if the node has its own medium, and what was to be deleted is not there. Its first answer may be to a question of before.
-    fn is_deleted(&mut self, now: Instant, left: &LeftRecord, rack: Uuid) -> bool {
-        let (since, first) = *self.left.entry(left.vssd).or_insert((now, None));
-        let heard = self.members.heard_well(left.node).filter(|heard| *heard > since);
-        let Some(heard) = heard else {
-            return false;
-        };
-        if first.is_none() {
-            self.left.insert(left.vssd, (since, Some(heard)));
-        }
-        first.is_some_and(|first| heard > first)
-            && !self.members.has(left.node, left.vssd)
-            && !self.members.is_elsewhere(left.node, rack)
     }
 }
 

@@ -49,6 +49,8 @@ struct Ask {
     version: Version,
     /// In which it is asked.
     session: u32,
+    /// Of an opening: the start of the node that may make the vSSD, as far as is known, or 0.
+    boot: u32,
     /// There is no other way: one that is refused is asked again, too.
     insists: bool,
     /// The node is at it, and so has found nothing wrong with the request.
@@ -110,6 +112,8 @@ pub struct Control {
     pub level: u8,
     /// Events about nodes that are not told yet.
     pub told: Vec<event::Kind>,
+    /// vSSDs that were nobody's, and are deleted.
+    pub discarded: Vec<(NodeId, VssdId)>,
 }
 
 /// Requests of the control path are numbered apart from the data path's.
@@ -174,6 +178,7 @@ impl Control {
             rack: Uuid::nil(),
             level: 0,
             told: Vec::new(),
+            discarded: Vec::new(),
         }
     }
 
@@ -237,6 +242,7 @@ impl Control {
             record,
             version: Version(0),
             session: self.session_of(owner),
+            boot: self.boot_of(node).unwrap_or(0),
             insists: false,
             is_taken: false,
             busy: 0,
@@ -431,7 +437,9 @@ impl Control {
             Code::Busy => {
                 let ask = &mut self.asks[index];
                 let again_at = now + BUSY_AGAIN * (1 << ask.busy.min(BUSY_DOUBLINGS_MAX));
-                (ask.again_at, ask.is_taken) = (again_at, true);
+                ask.again_at = again_at;
+                let boot = header.lba as u32;
+                ask.is_taken = ask.op != Op::Open || core::mem::replace(&mut ask.boot, boot) == boot;
                 ask.busy += 1;
                 self.send_at = Some(self.send_at.map_or(again_at, |at| at.min(again_at)));
                 return None;
@@ -448,6 +456,9 @@ impl Control {
             }
         }
         let ask = self.asks.swap_remove(index);
+        if owner == Owner::Leftovers && header.code == Code::SoftOrOk {
+            self.discarded.push((ask.node, vssd));
+        }
         if header.op != Op::Status {
             let is_refused = ask.op == Op::Open && header.code != Code::SoftOrOk;
             if is_refused && matches!(owner, Owner::Volume(_)) {
@@ -538,6 +549,7 @@ impl Control {
                     version: ask.version,
                     lba: match ask.op {
                         Op::Status => self.level.into(),
+                        Op::Open => ask.boot.into(),
                         _ => 0,
                     },
                     ..Header::new(ask.op, ask.vssd)

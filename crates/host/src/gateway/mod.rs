@@ -39,7 +39,7 @@ pub use tors::TorAnswer;
 pub use volumes::VolumeState;
 
 use base::event::{self, Lead};
-use base::{Addr, Instant, NodeId, Pool, VolumeId};
+use base::{Addr, Instant, NodeId, Pool, VolumeId, VssdId};
 use change::Changes;
 use control::Owner;
 use flight::Flight;
@@ -146,8 +146,19 @@ impl Gateway {
     pub fn discard(&mut self, now: Instant, leftovers: Vec<LeftRecord>) {
         let control = &mut self.traffic.flight.control;
         control.cancel(Owner::Leftovers);
-        control.delete_known(now, Owner::Leftovers, leftovers.into_iter());
+        let is_asked = |gone: &(NodeId, VssdId)| {
+            leftovers
+                .iter()
+                .any(|left| (left.node, left.vssd) == (gone.0.0, gone.1.0))
+        };
+        control.discarded.retain(is_asked);
+        control.delete_known(now, Owner::Leftovers, leftovers.iter().copied());
         self.traffic.flight.send_control(now);
+    }
+
+    /// What nodes have answered to be deleted, of what they were asked for last or before.
+    pub fn discarded(&self) -> &[(NodeId, VssdId)] {
+        &self.traffic.flight.control.discarded
     }
 
     /// Stops serving a volume. Requests in flight are answered first.

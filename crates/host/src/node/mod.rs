@@ -579,6 +579,12 @@ impl Node {
         if self.deleted.contains(&header.vssd) {
             return self.answer(&header, Code::Refused);
         }
+        let (boot, meant) = (self.ssd.boot(), header.lba as u32);
+        if meant != 0 && meant != boot {
+            // What was deleted before this start is not known here. Who still wants it asks for it in this start.
+            let lba = boot.into();
+            return self.answer(&Header { lba, ..header }, Code::Busy);
+        }
         let known = |job: &Job| matches!(job, Job::Open(queued, _) if queued.vssd == header.vssd);
         if !self.changes.any(known) {
             self.changes.push(Job::Open(header, open));

@@ -113,6 +113,8 @@ pub struct View {
     pub past: Vec<VssdId>,
     /// Members that know later members of their sets than the records.
     pub ahead: Vec<VssdId>,
+    /// vSSDs of [`Call::Discard`] that their nodes do not have any more.
+    pub discarded: Vec<(NodeId, VssdId)>,
 }
 
 /// How a volume is.
@@ -218,6 +220,7 @@ fn look(gateway: &Gateway, number: u64, volumes: &[VolumeId], nodes: bool) -> Vi
         strangers: gateway.strangers(),
         past: gateway.past(),
         ahead: gateway.ahead(),
+        discarded: gateway.discarded().to_vec(),
     }
 }
 

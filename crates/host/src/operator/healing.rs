@@ -9,9 +9,9 @@ use base::{Duration, Instant, VolumeId};
 use rack::charge::Charge;
 use rack::exchange::ChangeState;
 use rack::heal::{Heal, Rules};
-use rack::registry::{Snapshot, VolumeRecord};
+use rack::registry::{LeftRecord, Snapshot, VolumeRecord};
 
-/// vSSDs that are nobody's are asked to be deleted this often.
+/// vSSDs that are nobody's are asked to be deleted at once, and this often.
 const DISCARD_EVERY: Duration = Duration::from_secs(5);
 
 /// The healing beside one gateway.
@@ -22,6 +22,7 @@ pub(super) struct Healing {
     /// The loss for which they were asked earlier ([`Heal::asks`]).
     asked_for: Option<Instant>,
     discard_at: Instant,
+    discarding: Vec<LeftRecord>,
     /// Epoch of the records that the gateway has.
     handed_on: Option<u64>,
 }
@@ -33,7 +34,8 @@ impl Healing {
             heal: Heal::new(now, rules),
             ask_at: now,
             asked_for: None,
-            discard_at: now + DISCARD_EVERY,
+            discard_at: now,
+            discarding: Vec::new(),
             handed_on: Some(served.epoch),
         }
     }
@@ -88,12 +90,8 @@ impl Healing {
         if let Some(next) = self.heal.next(now, records, charge, state) {
             return Step::Store(Box::new(next));
         }
-        if charge.rack && now >= self.discard_at {
-            self.discard_at = now + DISCARD_EVERY;
-            let left: Vec<_> = self.heal.discards(records).collect();
-            if !left.is_empty() {
-                return Step::Call(Call::Discard(left));
-            }
+        if let Some(left) = self.discards(now, records).filter(|_| charge.rack) {
+            return Step::Call(Call::Discard(left));
         }
         let found_lost = self.heal.asks();
         if found_lost.is_some() && self.asked_for != found_lost {
@@ -107,6 +105,18 @@ impl Healing {
         } else {
             until_asked
         })
+    }
+
+    /// What nodes are to be asked to delete now, if it is time, or more than they were asked for last.
+    fn discards(&mut self, now: Instant, records: &Snapshot) -> Option<Vec<LeftRecord>> {
+        let left: Vec<LeftRecord> = self.heal.discards(records).collect();
+        let is_new = || left.iter().any(|left| !self.discarding.contains(left));
+        if left.is_empty() || now < self.discard_at && !is_new() {
+            return None;
+        }
+        self.discard_at = now + DISCARD_EVERY;
+        self.discarding.clone_from(&left);
+        Some(left)
     }
 
     /// While the registry does not answer nothing can be changed, but who is there is seen.
@@ -126,6 +136,7 @@ impl Healing {
                 self.heal.members_mut().answered(now, node.node, *at, status);
             }
         }
+        self.heal.note_discarded(view.discarded.iter().copied());
         self.heal.members_mut().strangers(view.strangers.iter().copied());
         self.heal.members_mut().past(view.past.iter().copied());
         self.heal.members_mut().ahead(view.ahead.iter().copied());

@@ -460,11 +460,6 @@ impl Members {
         self.nodes.get(&node).and_then(|node| node.heard)
     }
 
-    /// As [`heard`](Members::heard), if it still answers and names its vSSDs.
-    pub(super) fn heard_well(&self, node: u8) -> Option<Instant> {
-        self.roll(node).and_then(|_| self.heard(node))
-    }
-
     /// The starts of the rack's nodes that answer with media of their own.
     pub(super) fn own_boots(&self, records: &Snapshot) -> impl Iterator<Item = (u8, u32)> {
         let heard = self.nodes.iter().filter(|(_, node)| node.roll().is_some());

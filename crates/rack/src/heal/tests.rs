@@ -3,6 +3,7 @@
 use super::*;
 use crate::control::NodeStatus;
 use crate::registry::{GrowthRecord, VolumeRecord};
+use uuid::Uuid;
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
@@ -119,7 +120,17 @@ impl World {
             {
                 self.records = next;
             }
+            self.discard();
         }
+    }
+
+    /// Nodes delete what they do not have.
+    fn discard(&mut self) {
+        let left: Vec<LeftRecord> = self.heal.discards(&self.records).collect();
+        let is_gone = |left: &LeftRecord| !self.heal.members().has(left.node, left.vssd);
+        let gone = left.into_iter().filter(is_gone);
+        let gone: Vec<_> = gone.map(|left| (NodeId(left.node), VssdId(left.vssd))).collect();
+        self.heal.note_discarded(gone.into_iter());
     }
 
     fn set(&self) -> &SetRecord {
@@ -567,6 +578,23 @@ fn what_is_to_be_deleted_is_not_forgotten_for_an_answer_of_before() {
     assert_eq!(discards, [left]);
     world.rolls[2] = Some(Roll::default());
     world.pass(6_000, 6_400);
+    assert_eq!(world.records.leftovers, []);
+}
+
+/// Bug: what a volume was to grow by was lost with its node, and forgotten when the node was there and did not have it. The request to make it
+/// came then. Cause: what is not there was taken for deleted.
+#[test]
+fn what_is_to_be_deleted_is_forgotten_when_its_node_has_answered_so() {
+    let mut world = World::new();
+    world.pass(0, 1_000);
+    world.records.leftovers = vec![left_on(3, 9)];
+    for now in (1_000..9_000).step_by(200) {
+        let next = world
+            .heal
+            .next(at(now), &world.records, Charge::ALL, |_, _| ChangeState::Done);
+        assert!(next.is_none_or(|next| next.leftovers == world.records.leftovers));
+    }
+    world.pass(9_000, 9_400);
     assert_eq!(world.records.leftovers, []);
 }
 
