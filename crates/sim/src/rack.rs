@@ -750,11 +750,21 @@ impl Fleet for RackFleet {
             Some(RackHost::Node(node)) => node.units().find(|u| u.identity().vssd.0 == r.vssd),
             _ => None,
         };
+        let has_failed = |r: &ReplicaRecord| match hosts[r.node as usize] {
+            Some(RackHost::Node(node)) => {
+                let roll = node.status(Instant::ZERO).roll;
+                roll.is_some_and(|roll| roll.failed.contains(&r.vssd))
+            }
+            _ => false,
+        };
         for set in self.records().iter().flat_map(|record| &record.sets) {
             let units: Vec<&Unit> = set.replicas.iter().filter_map(unit).collect();
             let whole = |u: &&Unit| u.is_serving() && !u.is_latched();
-            if units.len() < set.replicas.len() || !units.iter().all(whole) {
-                // After a failed medium a replica takes no writes any more, and may stay behind.
+            // After a failed medium a replica takes no writes any more, or does not learn other members, and may stay behind.
+            if units.len() < set.replicas.len()
+                || !units.iter().all(whole)
+                || set.replicas.iter().any(has_failed)
+            {
                 continue;
             }
             units_agree(&units, set.pages)?;
