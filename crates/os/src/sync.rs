@@ -130,6 +130,14 @@ impl Wake {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    /// The same with another descriptor of the wake, which `keep` makes.
+    ///
+    /// # Errors
+    /// When `keep` fails.
+    pub fn kept(self, keep: impl FnOnce(&OwnedFd) -> io::Result<OwnedFd>) -> io::Result<Self> {
+        keep(&self.0).map(Self)
+    }
+
     /// The descriptor that can be read after a wake.
     pub fn fd(&self) -> RawFd {
         self.0.as_raw_fd()

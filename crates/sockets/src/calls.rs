@@ -58,17 +58,18 @@ impl Sockets {
     /// # Errors
     /// No way leads there, or there are too many connections.
     pub fn connect(&mut self, remote: Endpoint) -> Result<Handle, SocketError> {
+        self.connect_from(remote, 0)
+    }
+
+    /// The same from a port of this host; 0 is any.
+    ///
+    /// # Errors
+    /// Also if the port has a connection to `remote` already.
+    pub fn connect_from(&mut self, remote: Endpoint, port: u16) -> Result<Handle, SocketError> {
         self.check_link()?;
         let handle = self.add(Kind::Stream(Stream::new()));
         let rings = self.rings();
-        self.ask(
-            handle.word(),
-            Call::Connect {
-                remote,
-                port: 0,
-                rings,
-            },
-        );
+        self.ask(handle.word(), Call::Connect { remote, port, rings });
         match self.stream(handle)?.phase {
             Phase::Refused(error) => {
                 self.remove(handle)?;
@@ -211,6 +212,13 @@ impl Sockets {
             }
         }
         Ok(())
+    }
+
+    /// Ends all connections and listeners at once, also those whose sockets were closed: their peers get resets.
+    pub fn leave(&mut self) {
+        self.ask(0, Call::Leave);
+        // A link that is down needs no more.
+        let _ = self.push();
     }
 
     /// Whether small segments wait for acknowledgements (Nagle's rule); they do at first.

@@ -31,6 +31,7 @@ mod calls;
 mod driver;
 mod error;
 mod handle;
+mod looks;
 mod rings;
 mod socket;
 

@@ -223,3 +223,47 @@ fn garbage_from_the_peer_neither_panics_nor_leaks() {
         victim_frames.truncate(64);
     }
 }
+
+/// Looks change nothing, a port can be chosen, and whoever leaves resets what is left.
+#[test]
+fn looks_leave_bytes_where_they_are_and_leaving_resets_the_rest() {
+    let (one, other) = link();
+    let (mut one, mut other) = (sockets(one, 1, Duration::ZERO), sockets(other, 2, Duration::ZERO));
+    let listener = other.listen(at(2), 8).expect("the port is free");
+    let stream = one.connect_from(at(2), 4321).expect("there is a way");
+    assert_eq!(one.is_connecting(stream), Ok(true));
+    let turn = |one: &mut Sockets, other: &mut Sockets| {
+        for _ in 0..20 {
+            one.poll().expect("the link is up");
+            other.poll().expect("the link is up");
+        }
+    };
+    turn(&mut one, &mut other);
+    assert_eq!(one.is_connecting(stream), Ok(false));
+    let accepted = other.accept(listener).expect("a connection");
+    let tuple = other
+        .tuple(accepted)
+        .expect("it is a stream")
+        .expect("it is open");
+    assert_eq!(tuple.remote.port, 4321);
+    one.send(stream, b"abcdef").expect("it is open");
+    turn(&mut one, &mut other);
+    let mut bytes = [0; 4];
+    assert_eq!(other.peek(accepted, 0, &mut bytes), Ok(4));
+    assert_eq!(&bytes, b"abcd");
+    assert_eq!(other.peek(accepted, 4, &mut bytes), Ok(2));
+    assert_eq!(&bytes[..2], b"ef");
+    assert_eq!(other.peek(accepted, 6, &mut bytes), Ok(0));
+    assert_eq!(other.readable_bytes(accepted), Ok(6));
+    assert_eq!(other.failure(accepted), Ok(None));
+    one.leave();
+    turn(&mut one, &mut other);
+    assert_eq!(other.failure(accepted), Ok(Some(SocketError::Reset)));
+    // What was received before can still be looked at and read.
+    assert_eq!(other.peek(accepted, 2, &mut bytes), Ok(4));
+    assert_eq!(&bytes, b"cdef");
+    assert_eq!(other.readable_bytes(accepted), Ok(6));
+    assert_eq!(other.receive(accepted, &mut bytes), Ok(4));
+    assert_eq!(&bytes, b"abcd");
+    assert!(!other.has_ended());
+}

@@ -182,6 +182,19 @@ fn parse_grant(message: &[u8]) -> Result<Grant, AttachError> {
 /// # Errors
 /// There is no hub, or it does not grant one.
 pub fn attach(path: &Path, name: &str, queues: usize) -> Result<Vec<Vnic>, AttachError> {
+    attach_kept(path, name, queues, &|fd| Ok(fd))
+}
+
+/// The same, with descriptors that `keep` may give other numbers.
+///
+/// # Errors
+/// There is no hub, it does not grant a virtual NIC, or `keep` fails.
+pub fn attach_kept(
+    path: &Path,
+    name: &str,
+    queues: usize,
+    keep: &dyn Fn(OwnedFd) -> io::Result<OwnedFd>,
+) -> Result<Vec<Vnic>, AttachError> {
     if !(1..=QUEUES_MAX).contains(&queues) {
         return Err(AttachError::Refused);
     }
@@ -195,7 +208,9 @@ pub fn attach(path: &Path, name: &str, queues: usize) -> Result<Vec<Vnic>, Attac
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = part {
-            fds.extend(more);
+            for fd in more {
+                fds.push(keep(fd)?);
+            }
         }
     }
     let grant = parse_grant(&message[..received.bytes])?;

@@ -9,7 +9,8 @@ mod vnic;
 use os::sync;
 
 pub use attach::{
-    AttachError, Door, Grant, NAME_BYTES_MAX, SOCKET_VARIABLE, Visitor, Wish, attach, default_socket, status,
+    AttachError, Door, Grant, NAME_BYTES_MAX, SOCKET_VARIABLE, Visitor, Wish, attach, attach_kept,
+    default_socket, status,
 };
 pub use doorbell::Doorbell;
 pub use vnic::{End, QUEUES_MAX, Shape, Vnic, make, pair};
