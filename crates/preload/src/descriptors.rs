@@ -2,7 +2,7 @@
 
 use crate::numbers::numbered;
 use crate::state::{DESCRIPTORS_MAX, is_own_memory, is_owner, unlocking};
-use crate::{Followed, followed, fs, inside, is_passive, open, real, set_errno, settings, unfollow};
+use crate::{Followed, followed, fs, inside, is_passive, net, open, real, set_errno, settings, unfollow};
 use area::own;
 use libc::{c_int, c_uint, c_ulong, off_t};
 
@@ -34,6 +34,7 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
         return -1;
     }
     fs::numbers::closing(fd);
+    net::open::closing(fd);
     unfollow(fd);
     // SAFETY: the caller's arguments.
     unsafe { real::close(fd) }
@@ -44,6 +45,7 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut libc::FILE) -> c_int {
     // SAFETY: the caller's arguments.
     unsafe {
         fs::numbers::closing(libc::fileno(file));
+        net::open::closing(libc::fileno(file));
         unfollow(libc::fileno(file));
         real::fclose(file)
     }
@@ -75,6 +77,7 @@ fn close_around(mut first: c_uint, last: c_uint, close: impl Fn(c_uint, c_uint) 
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
         fs::numbers::closing_range(first, last);
+        net::open::closing_range(first, last);
         unfollow_range(first, last);
     }
     // SAFETY: the caller's arguments.
@@ -87,6 +90,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
 pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let first = first.max(0) as c_uint;
     fs::numbers::closing_range(first, c_uint::MAX);
+    net::open::closing_range(first, c_uint::MAX);
     unfollow_range(first, c_uint::MAX);
     close_around(first, c_uint::MAX, |first, last| {
         // SAFETY: the caller's arguments.
@@ -108,6 +112,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
         return made;
     }
     let made = numbered(-1, make);
+    net::open::copied(fd, made);
     copied(followed(fd), made)
 }
 
@@ -130,7 +135,9 @@ fn replaced(fd: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
         inside(|| it.journal.duplicate(it.file));
         unfollow(to);
     }
+    net::open::replacing(fd, to);
     let made = make();
+    net::open::copied(fd, made);
     match before {
         Some(it) if made < 0 => {
             // Its place is there: it was followed.
@@ -188,6 +195,9 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulo
     if let Some(result) = fs::numbers::fcntl(fd, command, argument) {
         return result;
     }
+    if let Some(result) = net::options::fcntl(fd, command, argument) {
+        return result;
+    }
     if matches!(command, libc::F_SETLK | libc::F_SETLKW) {
         locking(fd);
     }
@@ -195,7 +205,10 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulo
     let make = || unsafe { real::fcntl(fd, command, argument) };
     let result = numbered(-1, make);
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(followed(fd), result),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+            net::open::copied(fd, result);
+            copied(followed(fd), result)
+        }
         _ => result,
     }
 }

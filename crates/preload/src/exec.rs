@@ -1,12 +1,13 @@
 //! Other programs in the place of this one: they may not have the library, and they may have the descriptors. So the area has nothing of
 //! any file before.
 
-use crate::{answer, fs, inside, present, real, tree};
+use crate::{answer, fs, inside, net, present, real, tree};
 use libc::{c_char, c_int, c_void};
 
 /// A failure is kept in the area, and `switchyard run` settles it at the end.
 fn settle() {
     fs::before_exec();
+    net::before_program();
     if let Some(journal) = present() {
         let _ = inside(|| journal.settle_all());
     }

@@ -4,7 +4,7 @@
 
 use crate::signals::{self, FAULTS, Handler, SIGNALS_END, bits_of, program, set_of};
 use crate::state::is_sealed;
-use crate::{fs, real, set_errno};
+use crate::{fs, net, real, set_errno};
 use libc::{c_int, c_long, c_ulong, sigaction as Action, sighandler_t};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{mem, ptr};
@@ -13,8 +13,13 @@ const SIG_HOLD: sighandler_t = 2;
 /// Signals that end system calls, also if their handlers are set by `signal`: siginterrupt(3).
 static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
+/// Handlers wait for threads that are in the library.
+fn is_run() -> bool {
+    fs::is_run() || net::is_run()
+}
+
 extern "C" fn at_start() {
-    if !fs::is_run() {
+    if !is_run() {
         return;
     }
     signals::own();
@@ -61,7 +66,7 @@ unsafe fn set(signal: c_int, action: *const Action, before: *mut Action) -> c_in
     let was = program(signal).map_or(NONE, |program| program.handler());
     let is_replaced = is_replaceable(signal)
         && is_handler(new.function)
-        && fs::is_run()
+        && is_run()
         && !is_sealed()
         && signals::are_replaced();
     if is_replaced {
@@ -252,7 +257,7 @@ struct Raw {
 
 /// rt_sigaction(2): as by the C library, whose way back from handlers is taken. None if the kernel is to make the call as it is.
 pub(crate) unsafe fn by_system_call([signal, new, before, bytes, ..]: [c_long; 6]) -> Option<c_long> {
-    if bytes != size_of::<u64>() as c_long || !fs::is_run() {
+    if bytes != size_of::<u64>() as c_long || !is_run() {
         return None;
     }
     let signal = c_int::try_from(signal).ok()?;

@@ -3,7 +3,8 @@
 
 use crate::write::give_up;
 use crate::{
-    answer, attributes, descriptors, exec, filters, fs, handlers, inside, present, real, rings, sync, write,
+    answer, attributes, descriptors, exec, filters, fs, handlers, inside, net, present, real, rings, sync,
+    write,
 };
 use libc::{aiocb, c_int, c_long, c_uint, c_ulong, c_void, sigevent, ssize_t};
 use std::{io, slice};
@@ -123,6 +124,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
     if let Some(result) = fs::leave::ioctl(fd, request) {
         return result;
     }
+    // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { net::options::ioctl(fd, request, argument) } {
+        return result;
+    }
     let prepared = match request {
         FICLONE | FICLONERANGE => fs::leave(argument as c_int).and_then(|()| give_up(fd)),
         FIDEDUPERANGE if !argument.is_null() => {
@@ -172,6 +177,10 @@ pub unsafe extern "C-unwind" fn sendmsg(
     flags: c_int,
 ) -> ssize_t {
     // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { net::data::send_message(socket, message, flags) } {
+        return result;
+    }
+    // SAFETY: the caller's arguments.
     let sent = unsafe { give_up_message(message).map(|()| real::sendmsg(socket, message, flags) as i64) };
     answer(sent) as ssize_t
 }
@@ -183,6 +192,15 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
+    if !messages.is_null() && count > 0 {
+        // SAFETY: one of the program's messages.
+        let sent = unsafe { net::data::send_message(socket, &raw const (*messages).msg_hdr, flags) };
+        if let Some(sent) = sent {
+            // SAFETY: as above.
+            unsafe { (*messages).msg_len = sent.max(0) as c_uint };
+            return if sent < 0 { -1 } else { 1 };
+        }
+    }
     let give_up = |index: c_uint| {
         // SAFETY: one of the program's messages.
         unsafe { give_up_message(&raw const (*messages.add(index as usize)).msg_hdr) }

@@ -18,6 +18,7 @@
 //! | `handlers`, `signals` | sigaction, signal and others: with `run --fs` handlers wait for a thread that is in the library |
 //! | `trap`, `selector` | with `run --fs`: system calls that the program makes itself |
 //! | `fs` | with `run --fs`: all calls on files below a mount point |
+//! | `net`, `behind` | with `run --tcp`: TCP sockets; functions that `fs` goes on to |
 //!
 //! Everything else goes to the kernel as ever, as the files themselves are what the program believes: reads, locks, stat,
 //! directories. A descriptor that is not followed costs one look into a table.
@@ -36,6 +37,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 mod attributes;
+mod behind;
 mod descriptors;
 mod exec;
 mod filters;
@@ -45,6 +47,7 @@ mod handlers;
 mod hidden;
 mod memory;
 mod names;
+mod net;
 mod numbers;
 mod open;
 mod over;

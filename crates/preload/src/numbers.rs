@@ -1,6 +1,7 @@
 //! Numbers of descriptors. If the hard limit leaves none above the program's, the library's descriptors take some of the program's. The
 //! program gets them when it needs them.
 
+use crate::net;
 use crate::over::end;
 use crate::real;
 use crate::state::{FOLLOWED, inside, present, set_errno};
@@ -44,6 +45,37 @@ pub(crate) fn numbered<R: PartialEq>(refused: R, make: impl Fn() -> R) -> R {
     }
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the caller's arguments.
+    let made = numbered(-1, || unsafe { real::socket(domain, kind, protocol) });
+    net::open::opened(made, domain, kind, protocol);
+    made
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn accept(fd: c_int, address: *mut sockaddr, bytes: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's arguments.
+    numbered(-1, || unsafe {
+        let served = net::open::accept(fd, address, bytes, 0);
+        served.unwrap_or_else(|| net::open::accept_by_kernel(fd, address, bytes, 0))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    bytes: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments.
+    numbered(-1, || unsafe {
+        let served = net::open::accept(fd, address, bytes, flags);
+        served.unwrap_or_else(|| net::open::accept_by_kernel(fd, address, bytes, flags))
+    })
+}
+
 macro_rules! numbers {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
@@ -55,10 +87,7 @@ macro_rules! numbers {
 }
 
 numbers! {
-    socket(domain: c_int, kind: c_int, protocol: c_int);
     socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int);
-    accept(fd: c_int, address: *mut sockaddr, bytes: *mut socklen_t);
-    accept4(fd: c_int, address: *mut sockaddr, bytes: *mut socklen_t, flags: c_int);
     pipe(fds: *mut c_int);
     pipe2(fds: *mut c_int, flags: c_int);
     epoll_create1(flags: c_int);

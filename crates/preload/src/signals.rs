@@ -109,6 +109,45 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
     /// What the program has blocked.
     static BLOCKED: Cell<u64> = const { Cell::new(0) };
+    /// Handlers have run in this thread, and some of them end calls that wait.
+    static HAVE_RUN: Cell<Ran> = const { Cell::new(Ran::None) };
+}
+
+/// Handlers that have run in a thread since it was asked last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Ran {
+    None,
+    /// Calls go on behind them (`SA_RESTART`).
+    Restarting,
+    /// Calls end with `EINTR`.
+    Ending,
+}
+
+/// Handlers that have run since this was asked last.
+pub(crate) fn take_ran() -> Ran {
+    HAVE_RUN.replace(Ran::None)
+}
+
+/// Signals wait for the thread to leave the library.
+pub(crate) fn have_come() -> bool {
+    HAVE_COME.with(|it| it.load(Ordering::Relaxed))
+}
+
+/// Blocks all signals but faults. Answers the set that was blocked before.
+pub(crate) fn block() -> sigset_t {
+    let full = set_of(all());
+    // SAFETY: zeros are a valid set, which the call fills.
+    unsafe {
+        let mut before = mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, &full, &mut before);
+        before
+    }
+}
+
+/// Blocks what was blocked before [`block`].
+pub(crate) fn unblock(before: &sigset_t) {
+    // SAFETY: the set is there during the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
 }
 
 fn bit(signal: c_int) -> u64 {
@@ -171,16 +210,25 @@ pub(crate) unsafe extern "C-unwind" fn arrived(signal: c_int, about: *mut siginf
         unsafe { put_off(program, (signal, about), &mut *context.cast::<ucontext_t>()) };
         return;
     }
-    let handler = program.handler().function;
+    let Handler {
+        function: handler,
+        flags,
+        ..
+    } = program.handler();
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
         return;
     }
+    let ran = match flags & libc::SA_RESTART {
+        0 => Ran::Ending,
+        _ => Ran::Restarting,
+    };
     // SAFETY: a handler of the program's. One that takes fewer arguments does not look at the others.
     unsafe {
         let handler: unsafe extern "C-unwind" fn(c_int, *mut siginfo_t, *mut c_void) =
             mem::transmute(handler);
         handler(signal, about, context);
     }
+    HAVE_RUN.set(HAVE_RUN.get().max(ran));
 }
 
 /// The thread goes on in the library with all signals blocked, and gets this one again behind it.

@@ -1,7 +1,7 @@
 //! Writing, and whatever else changes a file.
 
 use crate::fs::data::{self, At as DataAt};
-use crate::{Followed, answer, fs, inside, paths, present, real, set_errno, to_change, tree};
+use crate::{Followed, answer, fs, inside, net, paths, present, real, set_errno, to_change, tree};
 use area::files::At;
 use libc::{c_char, c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
 use std::io;
@@ -94,6 +94,14 @@ pub unsafe extern "C-unwind" fn write(fd: c_int, data: *const c_void, count: siz
     if let Some(result) = unsafe { data::write(fd, DataAt::Cursor, data, count) } {
         return result;
     }
+    let part = iovec {
+        iov_base: data.cast_mut(),
+        iov_len: count,
+    };
+    // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { net::data::send(fd, (&part, 1), 0) } {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = || unsafe { real::write(fd, data, count) };
     match to_change(fd) {
@@ -140,6 +148,12 @@ pub unsafe extern "C-unwind" fn pwrite64(
 pub unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: the caller's arguments.
     if let Some(result) = unsafe { data::writev(fd, DataAt::Cursor, (parts, count)) } {
+        return result;
+    }
+    if let Ok(count) = usize::try_from(count)
+        // SAFETY: the caller's arguments.
+        && let Some(result) = unsafe { net::data::send(fd, (parts, count), 0) }
+    {
         return result;
     }
     // SAFETY: the caller's arguments.
@@ -236,7 +250,43 @@ pub unsafe extern "C-unwind" fn pwritev64v2(
 /// The log cannot follow what happens to the file now: the file system has it alone from here on.
 pub(crate) fn give_up(fd: c_int) -> io::Result<()> {
     fs::leave(fd)?;
+    net::leave(fd)?;
     to_change(fd)?.map_or(Ok(()), |it| it.give_up())
+}
+
+/// sendfile(2) to a served socket: the file is read as the program would. None if the kernel does it.
+unsafe fn send_to_socket(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> Option<ssize_t> {
+    // SAFETY: null, or the program's place.
+    let place = unsafe { offset.as_mut() };
+    let Some(place) = place else {
+        // SAFETY: the places are there during the calls.
+        return unsafe {
+            net::data::send_file(
+                to,
+                count,
+                |place, bytes| libc::read(from, place, bytes),
+                |bytes| {
+                    libc::lseek(from, -bytes, libc::SEEK_CUR);
+                },
+            )
+        };
+    };
+    let at = std::cell::Cell::new(*place);
+    // SAFETY: the places are there during the calls.
+    let result = unsafe {
+        net::data::send_file(
+            to,
+            count,
+            |place, bytes| {
+                let found = libc::pread(from, place, bytes, at.get());
+                at.set(at.get() + found.max(0) as off_t);
+                found
+            },
+            |bytes| at.set(at.get() - bytes),
+        )
+    }?;
+    *place = at.get();
+    Some(result)
 }
 
 #[unsafe(no_mangle)]
@@ -246,6 +296,10 @@ pub unsafe extern "C-unwind" fn sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    if let Some(result) = unsafe { send_to_socket(to, from, offset, count) } {
+        return result;
+    }
     // SAFETY: the caller's arguments.
     let make = |()| unsafe { real::sendfile(to, from, offset, count) as i64 };
     answer(fs::leave(from).and_then(|()| give_up(to)).map(make)) as ssize_t
@@ -273,7 +327,12 @@ pub unsafe extern "C-unwind" fn splice(
 ) -> ssize_t {
     // SAFETY: the caller's arguments.
     let make = |()| unsafe { real::splice(from, from_offset, to, to_offset, count, flags) as i64 };
-    answer(fs::leave(from).and_then(|()| give_up(to)).map(make)) as ssize_t
+    answer(
+        fs::leave(from)
+            .and_then(|()| net::leave(from))
+            .and_then(|()| give_up(to))
+            .map(make),
+    ) as ssize_t
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,7 @@ use super::data::{self, At};
 use super::leave::{before_children, before_exec, before_unseen_children, end, leave, restart};
 use super::numbers::{self, by_beside};
 use super::{change, look, open, place, table};
-use crate::real;
+use crate::behind as real;
 use crate::state::{answer, set_errno};
 use libc::{
     DIR, c_char, c_int, c_uint, c_ulong, c_void, dev_t, gid_t, iovec, mode_t, off_t, size_t, ssize_t, uid_t,

@@ -1,0 +1,184 @@
+//! Sets of epoll(7) that have served sockets. The kernel's set of the same number has all other descriptors.
+
+use base::Instant;
+use libc::c_int;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Flags of epoll_ctl(2) beside events.
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+/// Events that are told whether asked for or not.
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+
+/// One descriptor of a set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interest {
+    /// The socket.
+    pub file: u32,
+    /// Events asked for, and flags.
+    pub events: u32,
+    /// The program's word.
+    pub data: u64,
+    /// The kernel's set has the descriptor, too.
+    pub is_kernels_too: bool,
+    /// It is in the queue of those to look at.
+    is_queued: bool,
+    /// It was told once, and waits to be asked for again.
+    is_off: bool,
+}
+
+impl Interest {
+    pub fn new(file: u32, events: u32, data: u64) -> Self {
+        Self {
+            file,
+            events,
+            data,
+            is_kernels_too: false,
+            is_queued: false,
+            is_off: false,
+        }
+    }
+}
+
+/// The served part of a set.
+#[derive(Debug, Default)]
+pub(crate) struct Set {
+    interests: BTreeMap<c_int, Interest>,
+    /// Descriptors to look at.
+    queue: VecDeque<c_int>,
+    /// When the kernel's part was looked at last.
+    pub looked_at: Instant,
+}
+
+impl Set {
+    pub fn get(&self, fd: c_int) -> Option<&Interest> {
+        self.interests.get(&fd)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = (c_int, &Interest)> {
+        self.interests.iter().map(|(fd, interest)| (*fd, interest))
+    }
+
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Adds a descriptor, or asks for other events of it.
+    pub fn put(&mut self, fd: c_int, mut interest: Interest) {
+        interest.is_queued = self.interests.get(&fd).is_some_and(|before| before.is_queued);
+        self.interests.insert(fd, interest);
+        self.queue(fd);
+    }
+
+    pub fn remove(&mut self, fd: c_int) -> Option<Interest> {
+        let removed = self.interests.remove(&fd)?;
+        if removed.is_queued {
+            self.queue.retain(|queued| *queued != fd);
+        }
+        Some(removed)
+    }
+
+    /// The kernel's set does not have the descriptor any more.
+    pub fn leave_kernel(&mut self, fd: c_int) -> bool {
+        let interest = self.interests.get_mut(&fd);
+        interest.is_some_and(|it| std::mem::take(&mut it.is_kernels_too))
+    }
+
+    /// A descriptor has news.
+    pub fn queue(&mut self, fd: c_int) {
+        if let Some(interest) = self.interests.get_mut(&fd)
+            && !std::mem::replace(&mut interest.is_queued, true)
+        {
+            self.queue.push_back(fd);
+        }
+    }
+
+    /// Looks at descriptors that have news until `told` has had `count_max` of them. `look` says what a socket can do, and whether room is news. Descriptors
+    /// without edges are looked at again next time, as long as there is something to tell.
+    pub fn take(
+        &mut self,
+        count_max: usize,
+        mut look: impl FnMut(&Interest) -> (u32, bool),
+        mut tell: impl FnMut(&Interest, u32),
+    ) -> usize {
+        let mut count = 0;
+        for _ in 0..self.queue.len() {
+            if count == count_max {
+                break;
+            }
+            let Some(fd) = self.queue.pop_front() else {
+                break;
+            };
+            let interest = self
+                .interests
+                .get_mut(&fd)
+                .expect("what is removed leaves the queue");
+            interest.is_queued = false;
+            if interest.is_off {
+                continue;
+            }
+            let is_edge = interest.events & EDGE != 0;
+            let (can, is_room_news) = look(interest);
+            let mut events = can & (interest.events | ALWAYS);
+            if is_edge && events == OUT && !is_room_news {
+                events = 0;
+            }
+            if events == 0 {
+                continue;
+            }
+            tell(interest, events);
+            count += 1;
+            if interest.events & ONCE != 0 {
+                interest.is_off = true;
+            } else if !is_edge {
+                interest.is_queued = true;
+                self.queue.push_back(fd);
+            }
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IN: u32 = libc::EPOLLIN as u32;
+
+    fn told(set: &mut Set, can: u32) -> Vec<u64> {
+        let mut found = Vec::new();
+        set.take(8, |_| (can, false), |interest, _| found.push(interest.data));
+        found
+    }
+
+    #[test]
+    fn a_level_is_told_as_long_as_it_lasts_an_edge_once_and_a_shot_until_it_is_loaded_again() {
+        let mut set = Set::default();
+        set.put(5, Interest::new(1, IN, 50));
+        set.put(6, Interest::new(2, IN | EDGE, 60));
+        set.put(7, Interest::new(3, IN | ONCE, 70));
+        assert_eq!(told(&mut set, IN), [50, 60, 70]);
+        assert_eq!(told(&mut set, IN), [50]);
+        [5, 6, 7].into_iter().for_each(|fd| set.queue(fd));
+        assert_eq!(told(&mut set, IN), [50, 60]);
+        assert_eq!(told(&mut set, 0), []);
+        set.put(7, Interest::new(3, IN | ONCE, 71));
+        assert_eq!(told(&mut set, IN), [71]);
+        set.remove(5);
+        assert_eq!(told(&mut set, IN), []);
+    }
+
+    #[test]
+    fn room_is_told_to_an_edge_only_if_it_was_wanted() {
+        let mut set = Set::default();
+        set.put(5, Interest::new(1, IN | OUT | EDGE, 50));
+        assert_eq!(told(&mut set, OUT), []);
+        set.queue(5);
+        assert_eq!(told(&mut set, IN | OUT), [50]);
+        set.queue(5);
+        let mut count = 0;
+        set.take(8, |_| (OUT, true), |_, _| count += 1);
+        assert_eq!(count, 1);
+    }
+}
