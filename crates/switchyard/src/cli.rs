@@ -129,9 +129,10 @@ pub fn run() -> anyhow::Result<()> {
         Command::Fs(args) => fs::run(*args),
         Command::Areas(args) => areas::run(args),
         Command::Tcp(args) => tcp::run(args),
-        Command::Run(args) => match &args.fs {
-            Some(point) => crate::run_fs::run(&args, point),
-            None => run::run(&args),
+        Command::Run(args) => match (&args.fs, &args.tcp) {
+            (Some(point), _) => crate::run_fs::run(&args, point),
+            (None, Some(_)) => crate::run_tcp::run(&args),
+            (None, None) => run::run(&args),
         },
         Command::RunKeeper(args) => run::keeper(&args),
         Command::Export(args) => run::export(&args),

@@ -44,8 +44,13 @@ pub enum Failure {
     #[error("{0}: start one with `switchyard areas serve`, or name another with --socket")]
     NoAreas(String),
     /// No hub of virtual NICs answers.
-    #[error("no hub answers at {0}: start one with `switchyard tcp serve`, or name another with --socket")]
-    NoHub(String),
+    #[error("no hub answers at {path}: start one with `switchyard tcp serve`, or name another with {option}")]
+    NoHub {
+        /// Its socket.
+        path: String,
+        /// The option that names it.
+        option: &'static str,
+    },
     /// Somebody else has it.
     #[error("{0}")]
     InUse(String),
@@ -67,7 +72,7 @@ impl Failure {
     pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Uncheckable(_) => USAGE,
-            Self::NoRack(_) | Self::Silent(_) | Self::Unknown(_) | Self::NoAreas(_) | Self::NoHub(_) => {
+            Self::NoRack(_) | Self::Silent(_) | Self::Unknown(_) | Self::NoAreas(_) | Self::NoHub { .. } => {
                 NO_RACK
             }
             Self::InUse(_) => IN_USE,

@@ -3,6 +3,7 @@
 
 use crate::failure::{Failure, IN_USE, code_of, told};
 use crate::followed::obstacle;
+use crate::network::Address;
 use crate::size::Size;
 use anyhow::{Context, anyhow, bail, ensure};
 use area::files::{
@@ -45,7 +46,8 @@ const ENDING_LOOK_EVERY: Duration = Duration::from_millis(4);
     the files before.\n\n\
     Examples:\n  switchyard run -- redis-server --appendonly yes --appendfsync always\n  \
     switchyard run --area /srv/app.area --match 'journal-*' -- ./app\n  \
-    switchyard run --fs /mnt/files -- sqlite3 /mnt/files/a.db"
+    switchyard run --fs /mnt/files -- sqlite3 /mnt/files/a.db\n  \
+    switchyard run --tcp --address 10.9.0.2/24 -- redis-server --protected-mode no"
 )]
 pub struct RunArgs {
     /// File or block device of the area; a missing file is created
@@ -64,6 +66,13 @@ pub struct RunArgs {
     /// Serve calls on all files below this mount point in the program itself, by a log of its own; the mount is one of `fs mount … --control`
     #[arg(long, value_name = "MNT", conflicts_with_all = ["area", "size", "patterns", "nvm"])]
     pub fs: Option<PathBuf>,
+    /// Serve TCP sockets in the program itself, by the hub with this socket: those that connect to addresses of the hub's network, and those
+    /// that listen at all addresses or at --address. All others are the kernel's
+    #[arg(long, value_name = "HUB", num_args = 0..=1, requires = "address", conflicts_with_all = ["area", "size", "patterns", "nvm"])]
+    pub tcp: Option<Option<PathBuf>>,
+    /// The program's address, and the bits of the hub's network, as 10.9.0.2/24. One process at a time has an address
+    #[arg(long, value_name = "IP/BITS", requires = "tcp")]
+    pub address: Option<Address>,
     /// Say only what went wrong
     #[arg(long, short)]
     pub quiet: bool,

@@ -4,6 +4,7 @@
 use crate::failure::Failure;
 use crate::followed::obstacle;
 use crate::run::{RunArgs, loaded};
+use crate::run_tcp;
 use anyhow::{Context, bail, ensure};
 use libfs::FileSystem;
 use std::ffi::OsStr;
@@ -35,6 +36,9 @@ pub fn run(args: &RunArgs, point: &Path) -> anyhow::Result<()> {
         .env("SWITCHYARD_FS", &absolute)
         .env("SWITCHYARD_FS_CONTROL", control)
         .env("SWITCHYARD_FS_DEVICE", device.to_string());
+    if args.tcp.is_some() {
+        run_tcp::prepare(args, &mut command)?;
+    }
     let source = command.exec();
     Err(Failure::NotStarted {
         program: args.program[0].clone(),

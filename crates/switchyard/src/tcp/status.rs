@@ -81,7 +81,11 @@ impl From<&HubStatus> for Status {
 /// Prints it.
 pub fn run(socket: &Path, json: bool) -> anyhow::Result<()> {
     let text = status(socket).map_err(|error| match error {
-        AttachError::NoHub(_) => Failure::NoHub(socket.display().to_string()).into(),
+        AttachError::NoHub(_) => Failure::NoHub {
+            path: socket.display().to_string(),
+            option: "--socket",
+        }
+        .into(),
         error => anyhow::Error::from(error),
     })?;
     let status: Status = serde_json::from_str(&text).context("the hub answers in another version")?;
