@@ -29,6 +29,7 @@ test_tools=(
     sqlite3:sqlite3
     redis-server:redis-server
     redis-cli:redis-tools
+    redis-benchmark:redis-tools
     db_bench:rocksdb-tools
     valgrind:valgrind
     /usr/include/rocksdb/c.h:librocksdb-dev
@@ -43,7 +44,6 @@ test_tools=(
     etcdctl:etcd-client
 )
 matrix_tools=(
-    redis-benchmark:redis-tools
     tclsh:tcl
     /usr/include/leveldb/c.h:libleveldb-dev
     /usr/lib/postgresql:postgresql
