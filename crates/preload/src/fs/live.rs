@@ -1,6 +1,7 @@
 //! The process's session with the daemon: begun when the process first changes something below the mount point, or has looked often.
 
-use super::table::{self, Table};
+use super::real_inode::inode_of;
+use super::table::{self, Opened, Table};
 use super::{children, usual};
 use crate::forks::Gate;
 use crate::state::{IS_INSIDE, inside, inside_unmasked, is_sealed};
@@ -164,6 +165,14 @@ impl Live {
         match self.are_handlers_replaced {
             true => inside_unmasked(make),
             false => inside(make),
+        }
+    }
+
+    /// Calls from a directory that the kernel has opened are served, if it is this one.
+    pub fn note_directory(&self, inode: u64, fd: c_int) {
+        if inode_of(fd) == Some((self.mount.device, inode)) {
+            let opened = Opened::real_directory(inode);
+            let _ = self.table.adopt(&NUMBERS, &opened, || fd);
         }
     }
 

@@ -4,7 +4,7 @@ use super::answers::{Done, answer};
 use super::leave::leave;
 use super::live::{NUMBERS, live};
 use super::served::{by, call};
-use super::table::{has_any, is_known};
+use super::table::{forget_foreign, has_any, is_known};
 use crate::real;
 use crate::state::inside;
 use libc::{c_int, c_uint, c_ulong};
@@ -15,6 +15,7 @@ const CHANGEABLE: c_int =
 
 /// The program is about to close a descriptor.
 pub(crate) fn closing(fd: c_int) {
+    forget_foreign(fd);
     if is_known(fd)
         && let Some(live) = live()
     {

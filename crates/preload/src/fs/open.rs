@@ -1,9 +1,8 @@
 //! Opening.
 
 use super::answers::answer;
-use super::live::{Live, NUMBERS, live};
+use super::live::{NUMBERS, live};
 use super::place::{Does, at, bytes};
-use super::real_inode::inode_of;
 use super::table::Opened;
 use crate::real;
 use crate::state::inside;
@@ -60,18 +59,11 @@ pub(crate) fn open(directory: c_int, path: *const c_char, flags: c_int, mode: mo
 pub(crate) fn opened_directory(path: *const c_char, fd: c_int) {
     let found = at((libc::AT_FDCWD, path), Does::Look, |live, place| {
         let inode = live.files.stat(place, true)?.number;
-        note_directory(live, inode, fd);
+        live.note_directory(inode, fd);
         Ok(())
     });
     // Otherwise they are the kernel's.
     let _ = found;
-}
-
-fn note_directory(live: &Live, inode: u64, fd: c_int) {
-    if inode_of(fd) == Some((live.mount.device, inode)) {
-        let opened = Opened::real_directory(inode);
-        let _ = live.table.adopt(&NUMBERS, &opened, || fd);
-    }
 }
 
 /// `readlink`: the bytes that there are, as far as there is room.

@@ -6,10 +6,12 @@ use super::live::{self, Live, Mount, is_served, live};
 use super::real_inode::inode_of;
 use super::served::keeping_errno;
 use super::{forked, table};
-use crate::state::inside;
+use crate::real;
+use crate::state::{inside, set_errno};
 use libc::{c_char, c_int};
 use libfs::{Errno, Place};
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
+use std::io;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes of a path, at most (`PATH_MAX`).
@@ -140,6 +142,75 @@ fn shown(path: &[u8]) -> Option<c_int> {
     matches!(of, b"fd" | b"fdinfo").then(|| std::str::from_utf8(last).ok()?.parse().ok())?
 }
 
+/// A directory that the kernel has opened, before the process had a session or by a call that is not served: calls from there are served from now on, if its path
+/// leads to it.
+fn adopt(mount: &Mount, directory: c_int, does: Does) -> Option<()> {
+    let is_time = does == Does::Change || live().is_some();
+    if !is_time || table::is_foreign(directory) {
+        return None;
+    }
+    let before = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let looked = look_at_directory(mount, directory, does);
+    set_errno(before);
+    match looked {
+        Looked::Adopted => Some(()),
+        Looked::Foreign => {
+            table::note_foreign(directory);
+            None
+        }
+        Looked::Later => None,
+    }
+}
+
+enum Looked {
+    Adopted,
+    /// It is no directory of the mount, or one that its path does not lead to.
+    Foreign,
+    /// Many want it now, and perhaps nobody does soon.
+    Later,
+}
+
+fn look_at_directory(mount: &Mount, directory: c_int, does: Does) -> Looked {
+    let Some((device, inode)) = inside(|| inode_of(directory)) else {
+        return Looked::Later;
+    };
+    if device != mount.device {
+        return Looked::Foreign;
+    }
+    let path = inside(|| path_of(directory));
+    let Some(rest) = path.as_ref().and_then(|path| below(mount, path)) else {
+        return Looked::Foreign;
+    };
+    let Some(live) = wanted(does) else {
+        return Looked::Later;
+    };
+    match live.inside(|| live.files.stat(Place::new(rest), true)) {
+        Ok(found) if found.number == inode && found.inode.is_directory() => {
+            live.inside(|| live.note_directory(inode, directory));
+            Looked::Adopted
+        }
+        Err(Errno::CrossDevice) => Looked::Later,
+        _ => Looked::Foreign,
+    }
+}
+
+/// The path by which the kernel shows a descriptor.
+fn path_of(fd: c_int) -> Option<Vec<u8>> {
+    let shown = CString::new(format!("/proc/self/fd/{fd}")).ok()?;
+    let mut path = vec![0_u8; PATH_BYTES_MAX];
+    // SAFETY: the path ends with a zero, and the place is as long as is said.
+    let count = unsafe {
+        real::readlinkat(
+            libc::AT_FDCWD,
+            shown.as_ptr(),
+            path.as_mut_ptr().cast(),
+            path.len(),
+        )
+    };
+    path.truncate(usize::try_from(count).ok()?);
+    (path.len() < PATH_BYTES_MAX).then_some(path)
+}
+
 /// Where a path leads, if that is below the mount point.
 fn lead<'p>(directory: c_int, path: &'p [u8], does: Does) -> Option<(&'static Live, Place<'p>)> {
     let mount = is_served()?;
@@ -166,7 +237,7 @@ fn lead<'p>(directory: c_int, path: &'p [u8], does: Does) -> Option<(&'static Li
         return Some((live, Place::at(directory_of(live)?, path)));
     }
     if !table::is_known(directory) {
-        return None;
+        adopt(mount, directory, does)?;
     }
     let live = live()?;
     let opened = live.inside(|| live.table.get(directory))?;

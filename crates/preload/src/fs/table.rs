@@ -29,6 +29,8 @@ const LARGE_FILE: c_int = 0o100_000;
 
 /// Whether a number is in the table: a look at it is all that other descriptors cost.
 static KNOWN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
+/// Whether a number is known to be no directory of the mount: asking the kernel again would cost each call.
+static FOREIGN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
 /// How many are.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -36,6 +38,29 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn is_known(fd: c_int) -> bool {
     let place = usize::try_from(fd).ok().and_then(|fd| KNOWN.get(fd));
     place.is_some_and(|it| it.load(Ordering::Relaxed))
+}
+
+fn foreign(fd: c_int) -> Option<&'static AtomicBool> {
+    usize::try_from(fd).ok().and_then(|fd| FOREIGN.get(fd))
+}
+
+/// True if a descriptor is no directory of the mount, as far as this was looked at. It is looked at when a call is made from such a directory.
+pub(crate) fn is_foreign(fd: c_int) -> bool {
+    foreign(fd).is_none_or(|place| place.load(Ordering::Relaxed))
+}
+
+/// A descriptor is no directory of the mount.
+pub(crate) fn note_foreign(fd: c_int) {
+    if let Some(place) = foreign(fd) {
+        place.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A descriptor is about to be closed: its number may be another one's. One that comes by another way stays foreign, and so the kernel's.
+pub(crate) fn forget_foreign(fd: c_int) {
+    if let Some(place) = foreign(fd).filter(|place| place.load(Ordering::Relaxed)) {
+        place.store(false, Ordering::Relaxed);
+    }
 }
 
 /// True if any descriptor is.
