@@ -4,7 +4,7 @@ use super::answers::{Done, answer};
 use super::leave::leave;
 use super::live::{NUMBERS, live};
 use super::served::{by, call};
-use super::table::{forget_foreign, has_any, is_known};
+use super::table::{forget_foreign, forget_foreign_range, has_any, is_known};
 use crate::real;
 use crate::state::inside;
 use libc::{c_int, c_uint, c_ulong};
@@ -25,6 +25,7 @@ pub(crate) fn closing(fd: c_int) {
 
 /// The program is about to close all from `first` to `last`.
 pub(crate) fn closing_range(first: c_uint, last: c_uint) {
+    forget_foreign_range(first, last);
     let Some(live) = live().filter(|_| has_any()) else {
         return;
     };
@@ -49,8 +50,9 @@ pub(crate) fn dup(fd: c_int, make: impl FnOnce() -> c_int) -> Option<c_int> {
     })
 }
 
-/// True if `dup2` has to do with a served descriptor.
+/// True if `dup2` has to do with a served descriptor. Its number will be another one's.
 pub(crate) fn is_concerned(fd: c_int, to: c_int) -> bool {
+    forget_foreign(to);
     (is_known(fd) || is_known(to)) && live().is_some()
 }
 

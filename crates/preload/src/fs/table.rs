@@ -9,7 +9,7 @@ use crate::forks::Gate;
 use crate::state::DESCRIPTORS_MAX;
 use crate::{real, tell};
 use area::own;
-use libc::{c_int, off_t};
+use libc::{c_int, c_uint, off_t};
 use libfs::{File, FileSystem};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -60,6 +60,13 @@ pub(crate) fn note_foreign(fd: c_int) {
 pub(crate) fn forget_foreign(fd: c_int) {
     if let Some(place) = foreign(fd).filter(|place| place.load(Ordering::Relaxed)) {
         place.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The same of all from `first` to `last`.
+pub(crate) fn forget_foreign_range(first: c_uint, last: c_uint) {
+    for fd in first..=last.min(DESCRIPTORS_MAX as c_uint - 1) {
+        forget_foreign(fd as c_int);
     }
 }
 
