@@ -228,6 +228,29 @@ static void names(void) {
     SAY(setxattr(p("d/c"), "user.a", "b", 1, 0));
     SAY(getxattr(p("d/c"), "user.a", target, sizeof target));
     SAY(getxattr(p("d/c"), "user.none", target, sizeof target));
+    SAY(fchmodat(AT_FDCWD, p("d/a"), 0601, AT_SYMLINK_NOFOLLOW));
+    show("changed", p("d/a"));
+    SAY(fchmodat(AT_FDCWD, p("d/l"), 0600, AT_SYMLINK_NOFOLLOW));
+    SAY(fchmodat(AT_FDCWD, p("none"), 0600, AT_SYMLINK_NOFOLLOW));
+    /* Paths that cannot be read, wholly or behind a page's end. */
+    char *pages = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(pages + 2 * 4096, 4096);
+    char *across = pages + 4096 - strlen(p("a")) + 1, *cut = pages + 2 * 4096 - strlen(p("a"));
+    strcpy(across, p("across"));
+    memcpy(cut, p("a"), strlen(p("a")));
+    SAY(mkdir(across, 0755));
+    SAY(rmdir(across));
+    const char *wrong[] = {(char *)0xdeadc0de, cut, NULL};
+    for (int i = 0; i < 3; i++) {
+        SAY(open(wrong[i], O_RDWR | O_CREAT, 0644));
+        SAY(mkdir(wrong[i], 0755));
+        SAY(rename(wrong[i], p("x")));
+        SAY(symlink(wrong[i], p("x")));
+        SAY(symlink("x", wrong[i]));
+        SAY(unlink(wrong[i]));
+        SAY(truncate(wrong[i], 1));
+        SAY(access(wrong[i], F_OK));
+    }
 }
 
 static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
@@ -280,6 +303,69 @@ static void directories(void) {
     close(up);
     SAY(access("sub/relative", F_OK));
     SAY(chdir("/"));
+}
+
+static int listed(DIR *dir, int count_max) {
+    int count = 0;
+    for (struct dirent *it; count < count_max && (it = readdir(dir));)
+        count += it->d_name[0] == 'n' && it->d_type == DT_REG && it->d_ino && it->d_reclen % 8 == 0;
+    return count;
+}
+
+/* Streams of directories, and what becomes of them when a directory changes, or a child or a number's other uses come between. */
+static void listings(void) {
+    char name[64];
+    SAY(mkdir(p("listed"), 0755));
+    for (int i = 0; i < 700; i++) {
+        snprintf(name, sizeof name, "listed/n%d", i);
+        close(open(p(name), O_CREAT | O_WRONLY, 0644));
+    }
+    DIR *dir = opendir(p("listed"));
+    SAY(dirfd(dir) >= 0);
+    struct stat st;
+    SAY(fstatat(dirfd(dir), "n5", &st, 0));
+    SAY(fstat(dirfd(dir), &st));
+    SAY(listed(dir, 300));
+    long place = telldir(dir);
+    SAY(listed(dir, 1000));
+    SAY(readdir(dir) == NULL && errno == 0);
+    seekdir(dir, place);
+    SAY(listed(dir, 1000));
+    rewinddir(dir);
+    SAY(listed(dir, 1000));
+    rewinddir(dir);
+    SAY(listed(dir, 350));
+    pid_t child = fork();
+    if (child == 0) _exit(listed(dir, 1000) / 2);
+    int status;
+    waitpid(child, &status, 0);
+    SAY(WEXITSTATUS(status));
+    SAY(closedir(dir));
+    int fd = open(p("listed"), O_RDONLY | O_DIRECTORY);
+    dir = fdopendir(fd);
+    SAY(dirfd(dir) == fd);
+    struct dirent entry, *result;
+    int count = 0;
+    while (readdir_r(dir, &entry, &result) == 0 && result) count += entry.d_name[0] == 'n';
+    SAY(count);
+    rewinddir(dir);
+    int removed = 0;
+    for (struct dirent *it; (it = readdir(dir));)
+        if (it->d_name[0] == 'n') removed += unlinkat(dirfd(dir), it->d_name, 0) == 0;
+    SAY(removed);
+    SAY(rmdir(p("listed")));
+    rewinddir(dir);
+    SAY(listed(dir, 10));
+    SAY(closedir(dir));
+    SAY(fcntl(fd, F_GETFD));
+    SAY(opendir(p("none")) != NULL);
+    SAY(opendir(p("file")) != NULL);
+    SAY(mkdir(p("closed"), 0755));
+    dir = opendir(p("closed"));
+    close(dirfd(dir));
+    SAY(readdir(dir) == NULL && errno == EBADF);
+    SAY(closedir(dir));
+    SAY(rmdir(p("closed")));
 }
 
 static void descriptors(void) {
@@ -787,6 +873,7 @@ int main(int count, char **words) {
     files();
     names();
     directories();
+    listings();
     descriptors();
     children();
     kernels();

@@ -8,14 +8,18 @@ use super::served::keeping_errno;
 use super::{forked, table};
 use crate::real;
 use crate::state::{inside, set_errno};
-use libc::{c_char, c_int};
+use libc::{c_char, c_int, c_long};
 use libfs::{Errno, Place};
 use std::ffi::{CStr, CString};
-use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::{io, slice};
 
 /// Bytes of a path, at most (`PATH_MAX`).
 const PATH_BYTES_MAX: usize = 4096;
+/// The least that the kernel maps.
+const PAGE_BYTES: usize = 4096;
+/// Pages that are known to be readable, at most.
+const PAGES_KNOWN: usize = 256;
 /// Pointers below are none.
 const ADDRESS_MIN: usize = 4096;
 
@@ -32,20 +36,55 @@ pub(crate) enum Does {
     Change,
 }
 
-/// The bytes of a path.
+/// The bytes of a path. None if it is none of what is served, or nothing can be read there: the kernel says so.
 pub(crate) fn bytes<'p>(path: *const c_char) -> Option<&'p [u8]> {
-    if (path as usize) < ADDRESS_MIN {
-        return None;
+    let mut length = 0;
+    while length < PATH_BYTES_MAX {
+        let at = path as usize + length;
+        let rest = PAGE_BYTES - at % PAGE_BYTES;
+        if !is_readable(at) {
+            return None;
+        }
+        // SAFETY: the page can be read.
+        let count = unsafe { libc::strnlen(at as *const c_char, rest) };
+        length += count;
+        if count < rest {
+            break;
+        }
     }
-    // SAFETY: the program's path ends with a zero.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    (1..PATH_BYTES_MAX).contains(&bytes.len()).then_some(bytes)
+    // SAFETY: so many bytes were read.
+    let bytes = unsafe { slice::from_raw_parts(path.cast(), length) };
+    (1..PATH_BYTES_MAX).contains(&length).then_some(bytes)
 }
 
 /// Whether a path is there, and has nothing in it.
 pub(crate) fn is_empty(path: *const c_char) -> bool {
-    // SAFETY: the program's path ends with a zero.
-    path as usize >= ADDRESS_MIN && unsafe { *path } == 0
+    // SAFETY: the byte can be read.
+    is_readable(path as usize) && unsafe { *path } == 0
+}
+
+/// Whether the page of an address can be read, or could when it was asked for before: a program that unmaps its paths gets no `EFAULT` for them.
+fn is_readable(at: usize) -> bool {
+    static KNOWN: [AtomicUsize; PAGES_KNOWN] = [const { AtomicUsize::new(0) }; PAGES_KNOWN];
+    let page = at / PAGE_BYTES;
+    if at < ADDRESS_MIN {
+        return false;
+    }
+    let known = &KNOWN[page % PAGES_KNOWN];
+    if known.load(Ordering::Relaxed) == page {
+        return true;
+    }
+    let before = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    // The kernel reads the set before it finds out that this is nothing to do with one.
+    let (how, set, bytes) = (c_long::MAX, page * PAGE_BYTES, size_of::<u64>());
+    // SAFETY: the kernel checks the address, and changes nothing.
+    unsafe { real::syscall(libc::SYS_rt_sigprocmask, how, set as c_long, 0, bytes as c_long, 0, 0) };
+    let is_readable = io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+    set_errno(before);
+    if is_readable {
+        known.store(page, Ordering::Relaxed);
+    }
+    is_readable
 }
 
 /// The part of an absolute path that begins at the mount point.
