@@ -62,6 +62,53 @@ await_line "$work/number" "$program" || fail "the program does not run"
 [[ $(stat -c %s "$dir/placeholder") == 1000 ]] || fail "the mount does not see what is written"
 exec 7>&-
 wait "$program"
+echo "· a directory that was open before the program had a log: calls from there are served, and those from elsewhere are not"
+cat >"$work/from.py" <<'PY'
+import os, sys
+root, elsewhere = sys.argv[1:]
+def make(at, name):
+    fd = os.open(name, os.O_CREAT | os.O_RDWR, 0o600, dir_fd=at)
+    os.write(fd, b"x" * 100)
+    print(fd, flush=True)
+    sys.stdin.readline()
+    os.close(fd)
+at, other = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (root, elsewhere))
+make(at, "from-a-directory")
+make(other, "elsewhere")
+# The number is the directory's now.
+os.dup2(at, other)
+make(other, "by-dup2")
+os.closerange(other, other + 1)
+make(os.open(root, os.O_RDONLY | os.O_DIRECTORY), "opened-again")
+PY
+mkdir "$work/elsewhere"
+coproc FROM { exec "${run[@]}" python3 "$work/from.py" "$dir" "$work/elsewhere"; }
+from=$FROM_PID
+for made in "$dir" "$work/elsewhere/elsewhere" "$dir" "$dir"; do
+    IFS= read -r number <&"${FROM[0]}" || fail "the program ends before it makes $made"
+    [[ $(readlink "/proc/$from/fd/$number") == "$made" ]] || fail "not $made: $(readlink "/proc/$from/fd/$number")"
+    echo >&"${FROM[1]}"
+done
+wait "$from" || fail "the program that makes files from directories fails"
+[[ $(stat -c %s "$dir/from-a-directory") == 100 ]] || fail "the mount does not see what is made from a directory"
+echo "· a listing is served"
+cat >"$work/list.py" <<'PY'
+import ctypes, os, sys
+root = sys.argv[1]
+os.mkdir(f"{root}/list")
+c = ctypes.CDLL(None)
+c.opendir.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(c.opendir(f"{root}/list".encode()))
+print(c.dirfd(stream), flush=True)
+sys.stdin.readline()
+assert c.closedir(stream) == 0
+PY
+coproc LIST { exec "${run[@]}" python3 "$work/list.py" "$dir"; }
+list=$LIST_PID
+IFS= read -r number <&"${LIST[0]}" || fail "the program that lists ends"
+[[ $(readlink "/proc/$list/fd/$number") == "$dir" ]] || fail "a listing is the kernel's: $(readlink "/proc/$list/fd/$number")"
+echo >&"${LIST[1]}"
+wait "$list" || fail "the program that lists fails"
 cat >"$work/small.py" <<'PY'
 import os, sys
 root = sys.argv[1]

@@ -65,9 +65,30 @@ impl FileSystem {
     /// # Errors
     /// As of Linux.
     pub fn open(&self, at: Place<'_>, how: Open) -> Result<File, Errno> {
+        self.open_as(at, how, How::default())
+    }
+
+    /// `open`, if the process has all leases that this takes, and knows what it needs; else [`Errno::CrossDevice`]. So a process that has to do with a file is
+    /// told from one that only passes by.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn open_at_hand(&self, at: Place<'_>, how: Open) -> Result<File, Errno> {
+        let is_at_hand = true;
+        self.open_as(
+            at,
+            how,
+            How {
+                is_at_hand,
+                ..How::default()
+            },
+        )
+    }
+
+    fn open_as(&self, at: Place<'_>, how: Open, call: How<'_>) -> Result<File, Errno> {
         let mask = if how.reads { READ } else { 0 } | if how.writes { WRITE } else { 0 };
         let follows = !(how.is_here || how.creates.is_some() && how.is_exclusive);
-        let (inode, is_directory) = self.0.call(|calls, call| {
+        let (inode, is_directory) = self.0.call_as(call, |calls, call| {
             let walked = self.0.walk(calls, call, at, follows)?;
             if let (None, Some(mode)) = (walked.found, how.creates) {
                 let entry = walked.entry(Errno::IsDirectory)?;

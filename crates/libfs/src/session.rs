@@ -341,6 +341,8 @@ pub(crate) struct How<'a> {
 }
 
 /// What a call lacks.
+    /// It is the mount's, unless the process has all that it needs.
+    pub is_at_hand: bool,
 enum Lack {
     /// To know something.
     Known(Missing),
@@ -443,6 +445,7 @@ impl Session {
                 break Err(errno);
             }
         };
+                _ if how.is_at_hand => Err(Errno::CrossDevice),
         let result = result.map_err(|errno| self.told(&mut state, errno, is_unlogged));
         state.unpin(&mut pinned);
         if state.is_filling(self.ring_bytes) && !state.is_digest_wanted {

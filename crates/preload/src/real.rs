@@ -1,6 +1,6 @@
 //! The functions that ours stand in for: the next ones in the order in which libraries were loaded.
 
-use libc::{DIR, dev_t, gid_t, uid_t};
+use libc::{DIR, dev_t, dirent64, gid_t, uid_t};
 use libc::{aiocb, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, loff_t, mode_t, off_t, sigevent};
 use libc::{mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, utimbuf};
 use std::ptr;
@@ -160,6 +160,12 @@ real! {
     opendir(path: *const c_char) -> *mut DIR;
     fdopendir(fd: c_int) -> *mut DIR;
     closedir(directory: *mut DIR) -> c_int;
+    dirfd(directory: *mut DIR) -> c_int;
+    readdir64(directory: *mut DIR) -> *mut dirent64;
+    readdir64_r(directory: *mut DIR, entry: *mut dirent64, result: *mut *mut dirent64) -> c_int;
+    rewinddir(directory: *mut DIR) -> ();
+    seekdir(directory: *mut DIR, place: c_long) -> ();
+    telldir(directory: *mut DIR) -> c_long;
     flock(fd: c_int, operation: c_int) -> c_int;
     fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;
     flistxattr(fd: c_int, names: *mut c_char, bytes: size_t) -> ssize_t;

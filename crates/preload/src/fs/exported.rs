@@ -2,12 +2,12 @@
 
 use super::data::{self, At};
 use super::leave::{before_children, before_exec, before_unseen_children, end, leave, restart};
-use super::numbers::{self, by_beside};
+use super::numbers::by_beside;
 use super::{change, look, open, place, table};
 use crate::behind as real;
 use crate::state::{answer, set_errno};
 use libc::{
-    DIR, c_char, c_int, c_uint, c_ulong, c_void, dev_t, gid_t, iovec, mode_t, off_t, size_t, ssize_t, uid_t,
+    c_char, c_int, c_uint, c_ulong, c_void, dev_t, gid_t, iovec, mode_t, off_t, size_t, ssize_t, uid_t,
 };
 use std::slice;
 
@@ -216,39 +216,6 @@ pub unsafe extern "C-unwind" fn fchdir(fd: c_int) -> c_int {
     let result = answer(leave(fd).map(|()| unsafe { real::fchdir(fd) }));
     place::moved();
     result
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        let directory = real::opendir(path);
-        if !directory.is_null() {
-            open::opened_directory(path, libc::dirfd(directory));
-        }
-        directory
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fdopendir(fd: c_int) -> *mut DIR {
-    if leave(fd).is_err() {
-        set_errno(libc::EIO);
-        return std::ptr::null_mut();
-    }
-    // SAFETY: the caller's arguments.
-    unsafe { real::fdopendir(fd) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn closedir(directory: *mut DIR) -> c_int {
-    // SAFETY: the caller's arguments.
-    unsafe {
-        if !directory.is_null() {
-            numbers::closing(libc::dirfd(directory));
-        }
-        real::closedir(directory)
-    }
 }
 
 /// Functions by an opening beside the descriptor: they do not look at its offset.

@@ -13,6 +13,7 @@
 //! | `place` | which paths lead below the mount point |
 //! | `open`, `data` | files: opening, reading, writing, syncing |
 //! | `look`, `change` | calls by path |
+//! | `listing` | streams of directories |
 //! | `numbers` | descriptors that come and go, and locks |
 //! | `leave` | what the kernel must have the files for: processes, mappings, polls |
 //! | `exported` | functions of the C library that nothing else here stands in for |
@@ -28,6 +29,7 @@ pub(crate) mod data;
 mod exported;
 mod forked;
 pub(crate) mod leave;
+mod listing;
 mod live;
 pub(crate) mod look;
 pub(crate) mod numbers;

@@ -45,7 +45,11 @@ pub(crate) fn open(directory: c_int, path: *const c_char, flags: c_int, mode: mo
         Does::Look
     };
     let opened = at((directory, path), does, |live, place| {
-        let file = live.files.open(place, how)?;
+        let file = match is_directory {
+            // Of a directory of which the program has no lease the kernel tells more at once. It is served from the first change on that is made from there.
+            true => live.files.open_at_hand(place, how)?,
+            false => live.files.open(place, how)?,
+        };
         if is_directory && !file.is_directory() {
             return Err(Errno::NotDirectory);
         }
