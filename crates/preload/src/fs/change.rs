@@ -94,7 +94,17 @@ fn set_of(fd: c_int, wanted: &Wanted) -> Option<c_int> {
 }
 
 pub(crate) fn chmod(named: Named, mode: mode_t, flags: c_int) -> Option<c_int> {
-    (flags == 0).then(|| set(named, &mode_of(mode), true))?
+    match flags {
+        0 => set(named, &mode_of(mode), true),
+        // The C library would open it to find out whether it is a link, which has no mode to be changed.
+        libc::AT_SYMLINK_NOFOLLOW => change(named, |live, place| {
+            match live.files.stat(place, false)?.inode.mode & libc::S_IFMT {
+                libc::S_IFLNK => Err(Errno::NotSupported),
+                _ => live.files.set(place, &mode_of(mode), false),
+            }
+        }),
+        _ => None,
+    }
 }
 
 pub(crate) fn fchmod(fd: c_int, mode: mode_t) -> Option<c_int> {
