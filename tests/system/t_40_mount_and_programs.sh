@@ -155,3 +155,40 @@ ls "$memory" | grep -q '\.log-' && fail "a window is left"
 mount_fs "$nvm"
 [[ -e $dir/d/made && $(<"$dir/e/other") == other ]] || fail "files are missing"
 end_mount
+
+echo "· a daemon that is killed while it waits for the kernel to drop pages: calls on the mount fail, and the daemon ends"
+# Each write takes so long that the kill comes while a page is written back, for which a thread of the daemon waits.
+mount_fs --control "$socket" "mem:64MiB,latency=300ms"
+head -c 4096 /dev/zero >"$dir/mapped"
+mkdir "$dir/other"
+file=$(stat -c %i "$dir/mapped")
+program
+say take 1 0
+say names 1
+cat >"$work/store.py" <<'PY'
+import mmap, os, sys, time
+m = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 4096)
+m[0:5] = b"store"
+print("stored", flush=True)
+time.sleep(60)
+PY
+python3 "$work/store.py" "$dir/mapped" >"$work/stored" &
+mapper=$!
+await_line "$work/stored" "$mapper" || fail "nothing is stored in a mapping"
+echo "take $file 1" >&"${PROGRAM[1]}"
+sleep 0.15
+kill -9 "$rack_pid"
+stat "$dir/other" >/dev/null 2>"$work/stat.err" &
+looker=$!
+for (( i = 0; i < 200; i++ )); do
+    kill -0 "$looker" 2>/dev/null || break
+    sleep 0.1
+done
+# Whoever hangs goes on, so that the test ends.
+umount -f "$dir" 2>/dev/null || true
+(( i < 200 )) || fail "a call on a mount whose daemon was killed hangs"
+! wait "$looker" || fail "a mount whose daemon was killed answers"
+wait "$rack_pid" 2>/dev/null || true
+rack_pid=
+kill -9 "$mapper" "$program_pid" 2>/dev/null || true
+wait "$mapper" "$program_pid" 2>/dev/null || true

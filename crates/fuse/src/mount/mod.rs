@@ -1,9 +1,11 @@
 //! Mounting and unmounting: by mount(2) as root, else by `fusermount3` of libfuse, which is set-user-ID root.
 
+mod abort;
 mod error;
 mod helper;
 mod table;
 
+pub use abort::abort;
 pub use error::{MountError, UnmountError};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -164,6 +166,11 @@ impl Mount {
     /// Where it is.
     pub fn place(&self) -> &Path {
         &self.place
+    }
+
+    /// The number of its connection, for [`abort`]; none without `/proc`.
+    pub fn connection(&self) -> Option<u32> {
+        self.entry.as_ref().and_then(table::Entry::connection)
     }
 
     /// Whether it is there: somebody else may have unmounted it.

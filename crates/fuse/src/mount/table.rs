@@ -13,6 +13,14 @@ pub(crate) struct Entry {
     source: Vec<u8>,
 }
 
+impl Entry {
+    /// The number of the connection behind it: the minor number of its device, whose major one is 0.
+    pub fn connection(&self) -> Option<u32> {
+        let minor = self.device.strip_prefix(b"0:")?;
+        std::str::from_utf8(minor).ok()?.parse().ok()
+    }
+}
+
 /// The topmost mount on `place`, an absolute path without links.
 pub(crate) fn entry_of(place: &Path) -> Option<Entry> {
     find(
@@ -85,6 +93,7 @@ mod tests {
         };
         assert_eq!(find(table, b"/mnt/a b"), Some(entry(31, "0:41", "fuse.x", "x")));
         assert_eq!(find(table, b"/mnt/a"), Some(entry(32, "0:42", "tmpfs", "t")));
+        assert_eq!(find(table, b"/mnt/a b").and_then(|entry| entry.connection()), Some(41));
         assert_eq!(find(table, b"/mnt"), None);
         assert_eq!(find(b"", b"/"), None);
     }

@@ -177,6 +177,11 @@ impl Mounted {
         self.mount.place()
     }
 
+    /// The number of the mount's connection, by which others can [end it](fuse::mount::abort).
+    pub fn connection(&self) -> Option<u32> {
+        self.mount.connection()
+    }
+
     /// The engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine

@@ -3,6 +3,7 @@
 mod check;
 mod common;
 mod device;
+mod guard;
 mod mounting;
 mod serving;
 mod status;
@@ -60,6 +61,9 @@ enum FsCommand {
     Check(CheckArgs),
     /// Show a mount, or what the devices of a file system say
     Status(StatusArgs),
+    /// Stands beside a mount's process, which starts it
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
 }
 
 #[derive(Args)]
@@ -83,6 +87,7 @@ pub fn run(args: FsArgs) -> anyhow::Result<()> {
         FsCommand::Serve(args) => serving::run(&args),
         FsCommand::Check(args) => check::run(&args),
         FsCommand::Status(args) => status::run(&args),
+        FsCommand::Guard(args) => guard::run(&args),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `switchyard fs mount`: a mount from its opening to its end.
 
 use super::common::{KEPT_BYTES, MountArgs, make_empty, not_opened, open, split_dir, tell_recovery};
+use super::guard::Guard;
 use super::serving::{listen, share};
 use crate::failure::Failure;
 use crate::launch::{Says, signals};
@@ -72,6 +73,8 @@ pub(super) fn run(args: &MountArgs) -> anyhow::Result<()> {
     if let Some(fallback) = mounted.fallback() {
         says.note(fallback);
     }
+    // Only beside programs does a thread wait for the kernel.
+    let _guard = server.as_ref().and_then(|_| Guard::start(&mounted, &says));
     signals.serving();
     tell_ready(&mounted, args.json);
     serve(mounted, server, &signals, &says)
