@@ -31,6 +31,9 @@ pub const WANTS_MAX: usize = 8;
 /// Inodes that are counted hand-overs of at a time: far more than processes hand over within the time that counts.
 const CROWDS_MAX: usize = 4096;
 
+/// How often a holder gets its time anew that the driver has not heard: the driver is stopped or kept busy for 10 s then.
+pub const PUT_OFF_MAX: u8 = 4;
+
 /// A process: the number of its log. A log has one process in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Client(pub u64);
@@ -229,6 +232,8 @@ enum Recall {
     Asked {
         may_share: bool,
         until: Instant,
+        /// How often the time was put off.
+        put_off: u8,
     },
 }
 
@@ -686,14 +691,18 @@ impl Leases {
             self.timers.insert((due, inode, client));
             return;
         }
-        let until = match held.recall {
+        let (until, put_off) = match held.recall {
             Recall::Asked { may_share: false, .. } => return,
             Recall::Asked { may_share: true, .. } if may_share => return,
             // A reader was waiting, and now a writer is, too.
-            Recall::Asked { until, .. } => until,
-            Recall::No | Recall::Due(_) => now + answer,
+            Recall::Asked { until, put_off, .. } => (until, put_off),
+            Recall::No | Recall::Due(_) => (now + answer, 0),
         };
-        held.recall = Recall::Asked { may_share, until };
+        held.recall = Recall::Asked {
+            may_share,
+            until,
+            put_off,
+        };
         self.timers.insert((until, inode, client));
         self.outputs.push_back(Output::Revoke {
             client,
@@ -702,6 +711,25 @@ impl Leases {
         });
         if self.options.own != Some(client) {
             self.note_hand(now, inode);
+        }
+    }
+
+    /// Before [`tick`](Machine::tick), from a driver that is late itself: processes that it has not told that they are asked, or not heard since, get their
+    /// time anew. That is so [`PUT_OFF_MAX`] times, as a process may see to it that the driver is late.
+    pub fn put_off(&mut self, now: Instant, is_late: impl Fn(Client) -> bool) {
+        let due = self.timers.iter().take_while(|(at, _, _)| *at <= now);
+        let due: Vec<(u64, Client)> = due.map(|(_, inode, client)| (*inode, *client)).collect();
+        for (inode, client) in due {
+            let lease = self.leases.get_mut(&inode);
+            let held = lease.and_then(|lease| lease.holders.get_mut(&client));
+            if let Some(Recall::Asked { until, put_off, .. }) = held.map(|held| &mut held.recall)
+                && *until <= now
+                && *put_off < PUT_OFF_MAX
+                && is_late(client)
+            {
+                (*until, *put_off) = (now + self.options.answer, *put_off + 1);
+                self.timers.insert((*until, inode, client));
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use base::{Duration, Instant, Machine};
 use fs::grants::{Grants, Rights};
-use fs::lease::{Client, Given, Input, Leases, Mode, Options, Output, WANTS_MAX, Why};
+use fs::lease::{Client, Given, Input, Leases, Mode, Options, Output, PUT_OFF_MAX, WANTS_MAX, Why};
 
 const A: Client = Client(1);
 const B: Client = Client(2);
@@ -110,6 +110,32 @@ fn readers_that_come_later_do_not_pass_a_writer_that_waits() {
     let outputs = rig.pass(rig.options.hold);
     assert_eq!(outputs, [revoke(B, true)]);
     assert_eq!(granted(&rig.give(B, 0, false)), [C]);
+}
+
+/// Bug: a daemon that was kept busy for 2 s closed processes that it had not asked yet, or that had answered. Cause: the time of an answer began when the
+/// machine wanted it. Fix: the driver says whom it has not told or heard.
+#[test]
+fn a_holder_that_the_driver_has_not_heard_gets_its_time_anew_a_few_times() {
+    let mut rig = Rig::new(Options::default());
+    rig.ask(A, EXCLUSIVE);
+    rig.ask(B, EXCLUSIVE);
+    assert_eq!(rig.pass(rig.options.hold), [revoke(A, false)]);
+    for _ in 0..PUT_OFF_MAX {
+        rig.now += rig.options.answer;
+        rig.leases.put_off(rig.now, |client| client == A);
+        assert_eq!(rig.pass(Duration::ZERO), []);
+    }
+    // It answers, and nobody is closed.
+    let mut answers = Rig {
+        leases: rig.leases.clone(),
+        ..rig
+    };
+    assert_eq!(granted(&answers.give(A, 0, false)), [B]);
+    assert_eq!(answers.pass(answers.options.answer), []);
+    // Or it does not.
+    rig.now += rig.options.answer;
+    rig.leases.put_off(rig.now, |client| client == A);
+    assert_eq!(rig.pass(Duration::ZERO), [Output::Close(A, Why::Silent)]);
 }
 
 #[test]

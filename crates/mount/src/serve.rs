@@ -71,6 +71,8 @@ struct Line {
     is_cut: AtomicBool,
     /// Descriptors that are being opened.
     opening: AtomicU32,
+    /// A packet was received, perhaps, and the engine has not heard it yet.
+    is_hearing: AtomicBool,
 }
 
 /// A packet, and the descriptor that it carries.
@@ -132,6 +134,16 @@ impl Link for Line {
         let mut queue = self.queue();
         self.is_cut.store(true, Ordering::Release);
         self.flush(&mut queue);
+    }
+
+    fn is_unheard(&self) -> bool {
+        let mut events = [PollFd::new(&self.socket, PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // First the socket: what was taken out of it meanwhile is being heard.
+        matches!(poll(&mut events, Some(&now)), Ok(1..)) || self.is_hearing.load(Ordering::Acquire)
     }
 }
 
@@ -292,6 +304,7 @@ impl Shared {
             queue: Mutex::default(),
             is_cut: AtomicBool::new(false),
             opening: AtomicU32::new(0),
+            is_hearing: AtomicBool::new(false),
         });
         let mut packet = vec![0; MESSAGE_BYTES_MAX + 1];
         if self.receive(&line, &mut packet, Some(HELLO_WITHIN)) != Some(Request::Hello) {
@@ -373,6 +386,7 @@ impl Shared {
             if until.is_some_and(|until| Instant::now() >= until) {
                 return None;
             }
+            line.is_hearing.store(false, Ordering::Release);
             // What the process has not taken yet is sent first.
             let is_free = {
                 let mut queue = line.queue();
@@ -391,6 +405,7 @@ impl Shared {
                 }
                 continue;
             }
+            line.is_hearing.store(true, Ordering::Release);
             let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
             return match rustix::net::recv(&line.socket, &mut *packet, flags) {
                 Ok((_, length @ 1..)) => Request::parse(packet.get(..length)?).ok(),

@@ -115,7 +115,13 @@ impl State {
 
     /// Time has passed.
     pub fn tick(&mut self, disks: &Disks) {
-        self.sharing.leases.tick(os::now());
+        let (now, sessions) = (os::now(), &self.sharing.sessions);
+        // A process that was not told what it is asked for, or that has answered meanwhile, is not silent.
+        self.sharing.leases.put_off(now, |client| {
+            let session = sessions.get(&client.0);
+            session.is_some_and(|session| !session.waiting.is_empty() || session.link.is_unheard())
+        });
+        self.sharing.leases.tick(now);
         self.let_through();
         self.drain(disks);
     }

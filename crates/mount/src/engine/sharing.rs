@@ -47,12 +47,14 @@ impl Peer {
     }
 }
 
-/// The way to a process. Neither call waits.
+/// The way to a process. No call waits.
 pub trait Link: Send + Sync {
     /// Sends a packet, in the order of the calls.
     fn send(&self, packet: Vec<u8>);
     /// Nothing more will be sent, and nothing that comes is heard.
     fn cut(&self);
+    /// Whether the process has said something that the engine has not heard yet.
+    fn is_unheard(&self) -> bool;
 }
 
 /// A process with a log.
