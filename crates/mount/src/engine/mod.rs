@@ -229,13 +229,13 @@ impl Engine {
         self.shared.locked.records.notify_one();
     }
 
-    /// Waits a short time for room in the log. Roots that were written since the opening.
+    /// Waits a short time for room in the log. Digests since the opening that were for calls without room.
     pub fn wait_for_room(&self) -> u64 {
         let shared = &*self.shared;
         let state = shared.locked.lock();
         shared.locked.records.notify_one();
         shared.locked.digest.notify_one();
-        Locked::sleep(&shared.locked.room, state, LOOK_AGAIN).commits
+        Locked::sleep(&shared.locked.room, state, LOOK_AGAIN).relieved
     }
 
     /// Waits until all calls up to now are durable.

@@ -3,14 +3,15 @@
 use super::{Engine, Failure};
 use fs::errno::Errno;
 
-/// Commits that a call waits for, at most: each two of them give the tree and the log what a digest has freed. Others may take that before the
-/// call comes, and again the next time; a call that is unlucky so often is told that the devices are full.
-const COMMITS_MAX: u64 = 16;
+/// Digests for calls without room that a call waits for, at most: each gives the tree and the log all that there is to be freed. Others may take that before
+/// the call comes, and again the next time; a call that is unlucky so often is told that the devices are full. Digests for others do not count: beside many
+/// programs there are more of them than calls can wait for.
+const DIGESTS_MAX: u64 = 8;
 
 /// What a call has waited for.
 #[derive(Debug, Default)]
 pub struct Patience {
-    /// Commits when it found no room first.
+    /// Digests when it found no room first.
     since: Option<u64>,
 }
 
@@ -28,8 +29,8 @@ impl Patience {
         if !Self::may_wait(&failure) {
             return Err(failure);
         }
-        let commits = engine.wait_for_room();
-        if failure == Failure::Stalled && commits >= *self.since.get_or_insert(commits) + COMMITS_MAX {
+        let digests = engine.wait_for_room();
+        if failure == Failure::Stalled && digests >= *self.since.get_or_insert(digests) + DIGESTS_MAX {
             return Err(Errno::NoSpace.into());
         }
         Ok(())

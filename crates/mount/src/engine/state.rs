@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub commits: u64,
     /// Calls that found no room since the last digest.
     pub stalled: u64,
+    /// Digests that were for such calls.
+    pub relieved: u64,
     /// Free blocks of each device, as of the newest root.
     pub free: Vec<u64>,
     /// A digest is to be done, however little there is.
@@ -65,6 +67,7 @@ impl State {
             waiting: BTreeMap::new(),
             commits: 0,
             stalled: 0,
+            relieved: 0,
             free: Vec::new(),
             digest_wanted: false,
             blocks_wanted: 0,

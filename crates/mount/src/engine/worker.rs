@@ -62,6 +62,8 @@ impl Shared {
             let freed = keeper.commit(&self.locked);
             let freed = freed.and_then(|()| keeper.take_back_blocks(&self.locked));
             result = freed.map_err(DigestError::from);
+            self.locked.lock().relieved += 1;
+            self.locked.room.notify_all();
         }
         drop(keeper);
         if let Err(error) = result {
