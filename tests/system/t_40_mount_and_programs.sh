@@ -31,7 +31,7 @@ import array, os, socket, struct, sys
 root, = sys.argv[1:]
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 line.connect(os.getxattr(root, "switchyard.control"))
-line.send(struct.pack("<BBBBII", 1, 0, 0, 0, 0x53465753, 2))
+line.send(struct.pack("<BBBBII", 1, 0, 0, 0, 0x53465753, 3))
 
 def packet(kind, *fields):
     line.send(struct.pack(f"<I{len(fields)}Q", kind, *fields))
@@ -56,9 +56,9 @@ for words in map(str.split, sys.stdin):
     match words:
         case ["take", inode, mode]:
             packet(2, 1, 0, int(inode), int(mode))
-            (request, grant, *leases), _ = hear(2)
+            (request, grant, count, *rest), _ = hear(2)
             held[int(inode)] = grant
-            print("has", *leases, flush=True)
+            print("has", *rest[: 2 * count], flush=True)
         case ["give"]:
             (inode, _), _ = hear(4)
             packet(3, inode, 0, held[inode], 0)

@@ -94,7 +94,7 @@ impl<'t> Below<'t> {
     pub fn walked(&self, base: u64, follows: bool, path: &[u8]) -> Option<&Walk> {
         match &self.0 {
             Base::Tree { .. } => None,
-            Base::Known(known) => known.walks.find(base, follows, path),
+            Base::Known(known) => known.walked(base, follows, path),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::media::Error;
 use crate::names::{Attribute, Dirent};
 use crate::ranges::Ranges;
 use crate::value::ExtentRecord;
-use crate::walks::Walks;
+use crate::walks::{Walk, Walks};
 use crate::work::keys_of_extents;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
@@ -225,6 +225,11 @@ impl Known {
     /// Whether a number is the process's own, and was never given back.
     pub fn is_own(&self, inode: u64) -> bool {
         self.numbers.contains(&inode) && !self.given.contains(&inode)
+    }
+
+    /// Where a path has led before, if nothing has changed since.
+    pub fn walked(&self, base: u64, follows: bool, path: &[u8]) -> Option<&Walk> {
+        self.walks.find(base, follows, path)
     }
 
     /// The process gives the lease back.

@@ -10,7 +10,9 @@ use core::ops::Range;
 use thiserror::Error as ErrorOf;
 
 /// The version of all messages.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// Bytes of a lease.
+const LEASE_BYTES: usize = 16;
 /// Bytes of a message, at most.
 pub const MESSAGE_BYTES_MAX: usize = 40 << 10;
 /// Blocks that are asked for at once, at most.
@@ -138,6 +140,8 @@ pub enum Answer {
         grant: u64,
         /// What the process has of each inode now. An inode that it asked for and that is not here is not there.
         leases: Vec<(u64, Mode)>,
+        /// Inodes of these, and their records: what a process reads first of each.
+        inodes: Vec<(u64, Vec<u8>)>,
     },
     /// A request is refused.
     Refused {
@@ -222,6 +226,14 @@ impl Emit {
         }
         self
     }
+
+    fn records(mut self, records: &[(u64, Vec<u8>)]) -> Self {
+        for (number, value) in records {
+            self = self.u64s(&[*number, value.len() as u64]);
+            self.0.extend(value);
+        }
+        self
+    }
 }
 
 struct Parse<'a>(&'a [u8]);
@@ -266,6 +278,17 @@ impl<'a> Parse<'a> {
             leases.push((inode, mode));
         }
         (leases.len() <= WANTS_MAX).then_some(leases).ok_or(Malformed)
+    }
+
+    /// Up to the end.
+    fn records(&mut self) -> Result<Vec<(u64, Vec<u8>)>, Malformed> {
+        let mut records = Vec::new();
+        while !self.0.is_empty() {
+            let (number, bytes) = (self.u64()?, self.u64()?);
+            let value = self.bytes(usize::try_from(bytes).map_err(|_| Malformed)?)?;
+            records.push((number, value.to_vec()));
+        }
+        Ok(records)
     }
 
     fn end<T>(self, value: T) -> Result<T, Malformed> {
@@ -433,21 +456,19 @@ impl Answer {
                 request,
                 grant,
                 leases,
-            } => Emit::new(2).u64s(&[*request, *grant]).leases(leases),
+                inodes,
+            } => {
+                let count = leases.len() as u64;
+                let emit = Emit::new(2).u64s(&[*request, *grant, count]);
+                emit.leases(leases).records(inodes)
+            }
             Self::Refused { request, errno } => Emit::new(3).u64s(&[*request, *errno as u64]),
             Self::Revoke { inode, may_share } => Emit::new(4).u64s(&[*inode, u64::from(*may_share)]),
             Self::Records {
                 request,
                 until,
                 records,
-            } => {
-                let mut emit = Emit::new(5).u64s(&[*request, *until]);
-                for (number, value) in records {
-                    emit = emit.u64s(&[*number, value.len() as u64]);
-                    emit.0.extend(value);
-                }
-                emit
-            }
+            } => Emit::new(5).u64s(&[*request, *until]).records(records),
             Self::Blocks { request, data } => {
                 let mut emit = Emit::new(6).u64s(&[*request]);
                 emit.0.extend(data);
@@ -490,11 +511,15 @@ impl Answer {
                 parse.end(Self::Welcome(welcome))
             }
             2 => {
-                let (request, grant, leases) = (parse.u64()?, parse.u64()?, parse.leases()?);
-                parse.end(Self::Granted {
+                let (request, grant, count) = (parse.u64()?, parse.u64()?, parse.u64()?);
+                if count > WANTS_MAX as u64 {
+                    return Err(Malformed);
+                }
+                Ok(Self::Granted {
                     request,
                     grant,
-                    leases,
+                    leases: Parse(parse.bytes(count as usize * LEASE_BYTES)?).leases()?,
+                    inodes: parse.records()?,
                 })
             }
             3 => {
@@ -507,16 +532,10 @@ impl Answer {
             }
             5 => {
                 let (request, until) = (parse.u64()?, parse.u64()?);
-                let mut records = Vec::new();
-                while !parse.0.is_empty() {
-                    let (number, bytes) = (parse.u64()?, parse.u64()?);
-                    let value = parse.bytes(usize::try_from(bytes).map_err(|_| Malformed)?)?;
-                    records.push((number, value.to_vec()));
-                }
                 Ok(Self::Records {
                     request,
                     until,
-                    records,
+                    records: parse.records()?,
                 })
             }
             6 => {
@@ -664,6 +683,7 @@ mod tests {
                 request: 5,
                 grant: 9,
                 leases: vec![(7, Mode::Exclusive)],
+                inodes: vec![(7, vec![1, 2, 3])],
             },
             Answer::refused(5, Errno::Access),
             Answer::Revoke {
@@ -707,7 +727,7 @@ mod tests {
             text.push_str(&hex.concat());
             text.push('\n');
         }
-        assert_eq!(text, include_str!("../tests/golden/session-v2.txt"));
+        assert_eq!(text, include_str!("../tests/golden/session-v3.txt"));
     }
 
     #[test]

@@ -40,6 +40,9 @@ impl FileSystem {
     /// # Errors
     /// As of Linux.
     pub fn stat(&self, at: Place<'_>, follows: bool) -> Done<Stat> {
+        if let Some((number, inode)) = self.0.walked(at, follows) {
+            return Ok(Stat { number, inode });
+        }
         self.0.call(|calls, call| {
             let (number, inode) = self.0.walk(calls, call, at, follows)?.there()?;
             Ok(Stat { number, inode })
@@ -158,8 +161,13 @@ impl FileSystem {
     }
 
     fn remove(&self, at: Place<'_>, is_directory: bool) -> Done<()> {
-        self.0.call(|calls, call| {
-            let walked = self.0.walk(calls, call, at, false)?;
+        let is_last = Cell::new(false);
+        let removing = How {
+            changes: Some(&is_last),
+            ..How::default()
+        };
+        self.0.call_as(removing, |calls, call| {
+            let walked = self.0.walk_to_change(calls, call, at, &is_last)?;
             let entry = walked.entry(match is_directory {
                 true if at.path.ends_with(b".") && !at.path.ends_with(b"..") => Errno::Invalid,
                 true if at.path.ends_with(b"..") => Errno::NotEmpty,

@@ -5,6 +5,7 @@ use fs::errno::Errno;
 use fs::format::ROOT_INODE;
 use fs::inode::{Inode, TYPE_LINK, TYPE_MASK};
 use fs::walks::Walk;
+use std::cell::Cell;
 
 /// Symbolic links of one path, at most: `MAXSYMLINKS` of Linux.
 const LINKS_MAX: usize = 40;
@@ -66,11 +67,13 @@ impl<'p> Place<'p> {
 
 /// How a path is walked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct Manner<'c> {
     /// A symbolic link at the end is followed.
     pub follows: bool,
     /// There is more than this file system: absolute links, and `..` of the root, lead to [`Errno::CrossDevice`].
     pub is_mounted: bool,
+    /// Where the walk says whether it looks for the last name.
+    pub is_last: Option<&'c Cell<bool>>,
 }
 
 /// Walks.
@@ -78,7 +81,7 @@ pub(crate) fn walk(
     calls: &Client,
     call: &mut Call<'_, '_>,
     (base, path): (u64, &[u8]),
-    manner: Manner,
+    manner: Manner<'_>,
 ) -> Result<Walked, Failure> {
     if let Some(walk) = call.below.walked(base, manner.follows, path) {
         return Ok(Walked {
@@ -107,7 +110,7 @@ fn walk_all(
     calls: &Client,
     call: &mut Call<'_, '_>,
     (base, path): (u64, &[u8]),
-    manner: Manner,
+    manner: Manner<'_>,
 ) -> Result<Walked, Failure> {
     let mut owned: Option<Vec<u8>> = None;
     let mut directory = base;
@@ -136,7 +139,7 @@ fn walk_to_link(
     calls: &Client,
     call: &mut Call<'_, '_>,
     (base, path): (u64, &[u8]),
-    manner: Manner,
+    manner: Manner<'_>,
 ) -> Result<Step, Failure> {
     let mut at = if path[0] == b'/' { ROOT_INODE } else { base };
     let is_directory = path.last() == Some(&b'/');
@@ -152,6 +155,9 @@ fn walk_to_link(
             }
             at = calls.lookup(call, (at, name))?.0;
             continue;
+        }
+        if let Some(at_last) = manner.is_last {
+            at_last.set(is_last);
         }
         let (number, inode) = match calls.lookup(call, (at, name)) {
             Ok(found) => found,

@@ -4,6 +4,7 @@ use crate::paths::{Manner, Place, Walked, walk};
 use crate::state::{Come, Sink, State, Wish};
 use fs::client::{Call, Caller, Client, Failure, Options};
 use fs::errno::Errno;
+use fs::inode::Inode;
 use fs::known::{Known, Missing};
 use fs::lease::{MOVES, Mode, WANTS_MAX};
 use fs::log::{AddError, Options as LogOptions, Ring, Writer};
@@ -336,13 +337,15 @@ impl Session {
 pub(crate) struct How<'a> {
     /// The call moves a name. It says here which inode is no directory: all others need one more lease to go to another directory.
     pub plain: Option<&'a Cell<Option<u64>>>,
+    /// While this is set, a lease that is missing is of something that the call changes: it is asked for exclusively at once.
+    pub changes: Option<&'a Cell<bool>>,
     /// It cannot be made by the mount: a part of it is done already.
     pub insists: bool,
+    /// It is the mount's, unless the process has all that it needs.
+    pub is_at_hand: bool,
 }
 
 /// What a call lacks.
-    /// It is the mount's, unless the process has all that it needs.
-    pub is_at_hand: bool,
 enum Lack {
     /// To know something.
     Known(Missing),
@@ -368,8 +371,34 @@ impl Session {
         let manner = Manner {
             follows,
             is_mounted: self.is_mounted(),
+            is_last: None,
         };
         walk(calls, call, (at.directory, at.path), manner)
+    }
+
+    /// Where a path leads whose last name, and what is there, the call changes: [`How::changes`] has the same cell.
+    pub(crate) fn walk_to_change(
+        &self,
+        calls: &Client,
+        call: &mut Call<'_, '_>,
+        at: Place<'_>,
+        is_last: &Cell<bool>,
+    ) -> Result<Walked, Failure> {
+        let manner = Manner {
+            follows: false,
+            is_mounted: self.is_mounted(),
+            is_last: Some(is_last),
+        };
+        walk(calls, call, (at.directory, at.path), manner)
+    }
+
+    /// What a path has led to before, if nothing has changed since: without a walk, and without what a call of more needs.
+    pub(crate) fn walked(&self, at: Place<'_>, follows: bool) -> Option<(u64, Inode)> {
+        let mut state = self.line.lock();
+        state.check_open().ok()?;
+        let walk = state.known.walked(at.directory, follows, at.path)?;
+        let is_sound = !walk.is_directory || walk.found.1.is_directory();
+        is_sound.then_some(walk.found)
     }
 
     fn caller(&self) -> Caller<'_> {
@@ -416,6 +445,7 @@ impl Session {
             tries += 1;
             let supplied = match lack {
                 _ if tries > TRIES_MAX => Err(Errno::Io),
+                _ if how.is_at_hand => Err(Errno::CrossDevice),
                 Lack::Room => {
                     state.unpin(&mut pinned);
                     waits += 1;
@@ -424,6 +454,11 @@ impl Session {
                         true => Ok(()),
                         false => Err(Errno::NoSpace),
                     }
+                }
+                Lack::Known(Missing::Lease(inode)) if how.changes.is_some_and(Cell::get) => {
+                    let asked = self.ask(state, (&mut pinned, &mut denials), &[inode], (None, how));
+                    state = asked.0;
+                    asked.1
                 }
                 Lack::Known(Missing::Lease(inode)) => {
                     let asked = self.ask(state, (&mut pinned, &mut denials), &[], (Some(inode), how));
@@ -445,7 +480,6 @@ impl Session {
                 break Err(errno);
             }
         };
-                _ if how.is_at_hand => Err(Errno::CrossDevice),
         let result = result.map_err(|errno| self.told(&mut state, errno, is_unlogged));
         state.unpin(&mut pinned);
         if state.is_filling(self.ring_bytes) && !state.is_digest_wanted {

@@ -5,6 +5,7 @@ use base::{Duration, Instant};
 use fs::client::Client;
 use fs::errno::Errno;
 use fs::known::Known;
+use fs::format::Kind;
 use fs::lease::{Given, Mode};
 use fs::log::{Ticket, Writer};
 use fs::protocol::{Answer, BLOCKS_MAX, CLOSED_AT, Closed, DURABLE_AT, Digested, Request};
@@ -36,7 +37,7 @@ struct Held {
 #[derive(Clone, Debug)]
 pub(crate) enum Wish {
     Leases,
-    Records(u64, fs::format::Kind, Range<u64>),
+    Records(u64, Kind, Range<u64>),
     Blocks(u64, Range<u64>),
     Descriptor,
 }
@@ -243,7 +244,8 @@ impl State {
                 request,
                 grant,
                 leases,
-            } => self.granted(request, grant, &leases),
+                inodes,
+            } => self.granted((request, grant), &leases, &inodes),
             Answer::Refused { request, errno } => {
                 if let Some((_, come)) = self.requests.get_mut(&request) {
                     *come = Come::No(errno_of(errno));
@@ -289,12 +291,24 @@ impl State {
         self.closed.get_or_insert(Closed::Ends);
     }
 
-    fn granted(&mut self, request: u64, grant: u64, leases: &[(u64, Mode)]) {
+    fn granted(
+        &mut self,
+        (request, grant): (u64, u64),
+        leases: &[(u64, Mode)],
+        inodes: &[(u64, Vec<u8>)],
+    ) {
         for (inode, mode) in leases {
             self.pins.entry(*inode).or_insert((0, None)).0 += 1;
-            if !self.known.is_own(*inode) {
-                self.leases.insert(*inode, Held { mode: *mode, grant });
-                self.known.lease(*inode);
+            if self.known.is_own(*inode) {
+                continue;
+            }
+            let before = self.leases.insert(*inode, Held { mode: *mode, grant });
+            self.known.lease(*inode);
+            // What it has been told before it has kept up to date.
+            let told = inodes.iter().filter(|(told, _)| told == inode && before.is_none());
+            for (_, value) in told {
+                let all = [(0, &value[..])].into_iter();
+                self.known.tell(*inode, Kind::Inode, 0..u64::MAX, all);
             }
         }
         self.give_some();

@@ -219,13 +219,14 @@ impl State {
                     fresh,
                     ..
                 }) => {
-                    let leases = self.admit(disks, log, leases, &fresh);
+                    let (leases, inodes) = self.admit(disks, log, leases, &fresh);
                     self.send(
                         log,
                         &Answer::Granted {
                             request,
                             grant,
                             leases,
+                            inodes,
                         },
                     );
                     went_on = true;
@@ -251,18 +252,22 @@ impl State {
         }
     }
 
-    /// Looks at permissions of what was granted. What is left of the leases.
+    /// Looks at permissions of what was granted. What is left of the leases, and their inodes.
     fn admit(
         &mut self,
         disks: &Disks,
         log: u64,
         mut leases: Vec<(u64, Mode)>,
         fresh: &[u64],
-    ) -> Vec<(u64, Mode)> {
+    ) -> (Vec<(u64, Mode)>, Vec<(u64, Vec<u8>)>) {
+        let mut inodes = Vec::new();
         leases.retain(|(inode, _)| {
             let found = match *inode {
                 MOVES => Some(Rights::default()),
-                inode => self.see(disks, log, inode).map(|(_, rights)| rights),
+                inode => self.see(disks, log, inode).map(|(found, rights)| {
+                    inodes.push((inode, found.emit().to_vec()));
+                    rights
+                }),
             };
             if !fresh.contains(inode) {
                 return true;
@@ -274,7 +279,7 @@ impl State {
             self.sharing.leases.handle(os::now(), input);
             found.is_some()
         });
-        leases
+        (leases, inodes)
     }
 
     /// What a process may do with an inode that it has come to: now, or when it first asked.
