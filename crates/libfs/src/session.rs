@@ -455,11 +455,6 @@ impl Session {
                         false => Err(Errno::NoSpace),
                     }
                 }
-                Lack::Known(Missing::Lease(inode)) if how.changes.is_some_and(Cell::get) => {
-                    let asked = self.ask(state, (&mut pinned, &mut denials), &[inode], (None, how));
-                    state = asked.0;
-                    asked.1
-                }
                 Lack::Known(Missing::Lease(inode)) => {
                     let asked = self.ask(state, (&mut pinned, &mut denials), &[], (Some(inode), how));
                     state = asked.0;
@@ -531,6 +526,9 @@ impl Session {
         result.map_err(|failure| match failure {
             Failure::Busy if !lacking.is_empty() => Err(Lack::Leases(lacking)),
             Failure::Tree(Error::Missing) => match known.missing() {
+                Some(Missing::Lease(inode)) if how.changes.is_some_and(Cell::get) => {
+                    Err(Lack::Leases(vec![inode]))
+                }
                 Some(missing) => Err(Lack::Known(missing)),
                 None => Ok(Errno::Io),
             },

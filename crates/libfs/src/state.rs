@@ -4,8 +4,8 @@ use base::sync::{Ordering, fence};
 use base::{Duration, Instant};
 use fs::client::Client;
 use fs::errno::Errno;
-use fs::known::Known;
 use fs::format::Kind;
+use fs::known::Known;
 use fs::lease::{Given, Mode};
 use fs::log::{Ticket, Writer};
 use fs::protocol::{Answer, BLOCKS_MAX, CLOSED_AT, Closed, DURABLE_AT, Digested, Request};
@@ -291,12 +291,7 @@ impl State {
         self.closed.get_or_insert(Closed::Ends);
     }
 
-    fn granted(
-        &mut self,
-        (request, grant): (u64, u64),
-        leases: &[(u64, Mode)],
-        inodes: &[(u64, Vec<u8>)],
-    ) {
+    fn granted(&mut self, (request, grant): (u64, u64), leases: &[(u64, Mode)], inodes: &[(u64, Vec<u8>)]) {
         for (inode, mode) in leases {
             self.pins.entry(*inode).or_insert((0, None)).0 += 1;
             if self.known.is_own(*inode) {
@@ -305,7 +300,9 @@ impl State {
             let before = self.leases.insert(*inode, Held { mode: *mode, grant });
             self.known.lease(*inode);
             // What it has been told before it has kept up to date.
-            let told = inodes.iter().filter(|(told, _)| told == inode && before.is_none());
+            let told = inodes
+                .iter()
+                .filter(|(told, _)| told == inode && before.is_none());
             for (_, value) in told {
                 let all = [(0, &value[..])].into_iter();
                 self.known.tell(*inode, Kind::Inode, 0..u64::MAX, all);

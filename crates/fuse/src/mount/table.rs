@@ -93,7 +93,10 @@ mod tests {
         };
         assert_eq!(find(table, b"/mnt/a b"), Some(entry(31, "0:41", "fuse.x", "x")));
         assert_eq!(find(table, b"/mnt/a"), Some(entry(32, "0:42", "tmpfs", "t")));
-        assert_eq!(find(table, b"/mnt/a b").and_then(|entry| entry.connection()), Some(41));
+        assert_eq!(
+            find(table, b"/mnt/a b").and_then(|entry| entry.connection()),
+            Some(41)
+        );
         assert_eq!(find(table, b"/mnt"), None);
         assert_eq!(find(b"", b"/"), None);
     }

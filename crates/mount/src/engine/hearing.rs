@@ -28,8 +28,11 @@ const SEEN_MAX: usize = 1 << 20;
 /// Names that a process is told beside the one that it asks for, at most: about as many as a leaf of the tree has.
 const NAMES_MORE: usize = 64;
 
+/// Numbers, and values.
+type Records = Vec<(u64, Vec<u8>)>;
+
 /// Up to where all records are told, and the records.
-type Told = (u64, Vec<(u64, Vec<u8>)>);
+type Told = (u64, Records);
 
 /// A log: its number, what the older and the newer root have of it, and operations that were refused.
 type OfLog = (u64, [u64; 2], u64);
@@ -259,7 +262,7 @@ impl State {
         log: u64,
         mut leases: Vec<(u64, Mode)>,
         fresh: &[u64],
-    ) -> (Vec<(u64, Mode)>, Vec<(u64, Vec<u8>)>) {
+    ) -> (Vec<(u64, Mode)>, Records) {
         let mut inodes = Vec::new();
         leases.retain(|(inode, _)| {
             let found = match *inode {

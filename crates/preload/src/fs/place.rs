@@ -78,7 +78,17 @@ fn is_readable(at: usize) -> bool {
     // The kernel reads the set before it finds out that this is nothing to do with one.
     let (how, set, bytes) = (c_long::MAX, page * PAGE_BYTES, size_of::<u64>());
     // SAFETY: the kernel checks the address, and changes nothing.
-    unsafe { real::syscall(libc::SYS_rt_sigprocmask, how, set as c_long, 0, bytes as c_long, 0, 0) };
+    unsafe {
+        real::syscall(
+            libc::SYS_rt_sigprocmask,
+            how,
+            set as c_long,
+            0,
+            bytes as c_long,
+            0,
+            0,
+        )
+    };
     let is_readable = io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
     set_errno(before);
     if is_readable {

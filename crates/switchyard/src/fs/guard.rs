@@ -45,7 +45,10 @@ impl Guard {
                 command.args(["--connection", &connection.to_string()]);
             }
             command.arg("--").arg(mounted.place());
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             // Ctrl-C is for the mount, which ends its guard.
             command.current_dir("/").process_group(0).spawn()
         };
@@ -98,6 +101,9 @@ fn has_ended(process: &OwnedFd) -> bool {
 fn is_killed(pid: i32) -> bool {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name before may have brackets of its own (proc_pid_stat(5)).
-    let state = stat.iter().rposition(|byte| *byte == b')').and_then(|at| stat.get(at + 2));
+    let state = stat
+        .iter()
+        .rposition(|byte| *byte == b')')
+        .and_then(|at| stat.get(at + 2));
     matches!(state, Some(b'Z' | b'X'))
 }
