@@ -148,6 +148,10 @@ impl Line {
             self.send(&mut state);
             drop(state);
             self.news.notify_all();
+            // Calls go on meanwhile.
+            while self.lock().pass_some() {
+                thread::yield_now();
+            }
         }
         self.lock().lost();
         self.news.notify_all();
@@ -477,7 +481,7 @@ impl Session {
         };
         let result = result.map_err(|errno| self.told(&mut state, errno, is_unlogged));
         state.unpin(&mut pinned);
-        if state.is_filling(self.ring_bytes) && !state.is_digest_wanted {
+        if !state.is_digest_wanted && state.is_filling(self.ring_bytes) {
             state.is_digest_wanted = true;
             state.say(&Request::Digest);
         }

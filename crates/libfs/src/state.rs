@@ -22,6 +22,9 @@ const LEASES_GIVEN: usize = 1 << 12;
 /// Calls go to the mount for so long when the daemon says that many want a lease. It is asked anew then.
 const CROWDED_FOR: Duration = Duration::from_millis(200);
 
+/// Frames that are dropped from memory at once when the tree has them: calls wait meanwhile, some 0.2 ms.
+const FRAMES_PASSED: usize = 64;
+
 /// Files that are given back at once then, at most.
 const CREATED_GIVEN: u64 = 1024;
 
@@ -74,6 +77,10 @@ pub(crate) struct State {
     pins: BTreeMap<u64, (u32, Option<bool>)>,
     /// Where the frames end that the tree may lack.
     ends: VecDeque<(u64, Ticket)>,
+    /// Frames that the tree has, and that are still in memory above it.
+    passing: VecDeque<Ticket>,
+    /// Of them some were refused.
+    is_refused: bool,
     requests: BTreeMap<u64, (Wish, Come)>,
     /// Of which file blocks were fetched last, and the one behind them.
     fetched: (u64, u64),
@@ -107,6 +114,8 @@ impl State {
             given: BTreeSet::new(),
             pins: BTreeMap::new(),
             ends: VecDeque::new(),
+            passing: VecDeque::new(),
+            is_refused: false,
             requests: BTreeMap::new(),
             fetched: (0, 0),
             next_request: 1,
@@ -402,12 +411,12 @@ impl State {
 
     fn digested(&mut self, digested: &Digested) {
         let passed = self.ends.partition_point(|(end, _)| *end <= digested.tree);
-        if let Some((_, ticket)) = self.ends.drain(..passed).next_back() {
-            self.calls.digested_to(ticket, &mut self.known);
+        self.passing
+            .extend(self.ends.drain(..passed).map(|(_, ticket)| ticket));
+        if let Some(ticket) = self.passing.back() {
+            self.calls.freed_to(*ticket);
         }
-        if digested.refused > 0 {
-            self.known.forget();
-        }
+        self.is_refused |= digested.refused > 0;
         if digested.both <= self.writer.durable_position() {
             self.writer.consumed(digested.both);
         }
@@ -417,9 +426,22 @@ impl State {
         self.is_digest_wanted = false;
     }
 
-    /// Whether the log is so full that it is to be digested (Strata §3.3).
+    /// Drops some of what the tree has from memory above it: true if there was any. After a digest this is done until there is none, and nothing else is heard before.
+    pub fn pass_some(&mut self) -> bool {
+        let count = self.passing.len().min(FRAMES_PASSED);
+        if let Some(ticket) = self.passing.drain(..count).next_back() {
+            self.calls.digested_to(ticket, &mut self.known);
+            return true;
+        }
+        if std::mem::take(&mut self.is_refused) {
+            self.known.forget();
+        }
+        false
+    }
+
+    /// Whether it is time for a digest: the log fills up (Strata §3.3), or the room that was promised to this process.
     pub fn is_filling(&self, ring_bytes: u64) -> bool {
-        self.writer.free() * 10 < ring_bytes * 7
+        self.writer.free() * 10 < ring_bytes * 7 || self.calls.is_half_promised()
     }
 }
 

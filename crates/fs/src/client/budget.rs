@@ -292,6 +292,11 @@ impl Ledger {
         self.budget.growth.saturating_sub(self.blocks(self.sum))
     }
 
+    /// Whether half of what calls may take is promised.
+    pub(crate) fn is_half_promised(&self) -> bool {
+        !self.frames.is_empty() && self.first_left() < self.budget.growth / 2
+    }
+
     /// The same of the other devices that data go to.
     pub(crate) fn data_left(&self) -> u64 {
         self.budget.data.saturating_sub(self.sum.data)
@@ -348,6 +353,13 @@ mod tests {
         budget.growth = 100;
         ledger.set(budget);
         assert_eq!(ledger.admit(cost), Ok(()));
+        // Half of it is promised, until that is in the tree.
+        assert!(!ledger.is_half_promised());
+        ledger.promise(7, cost);
+        ledger.promise(8, cost);
+        assert!(ledger.is_half_promised());
+        ledger.digested(8);
+        assert!(!ledger.is_half_promised());
         budget.growth = 0;
         for _ in 0..WAITS_MAX {
             ledger.set(budget);

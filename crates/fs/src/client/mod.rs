@@ -232,6 +232,16 @@ impl Client {
         self.ledger.digested(ticket.0);
     }
 
+    /// Frames up to one are in the tree: what they promised is free. [`Self::digested_to`] may follow in parts.
+    pub fn freed_to(&mut self, ticket: Ticket) {
+        self.ledger.digested(ticket.0);
+    }
+
+    /// Whether half of the budget is promised: a digest that begins now ends before calls wait for it.
+    pub fn is_half_promised(&self) -> bool {
+        self.ledger.is_half_promised()
+    }
+
     /// Another process may change an inode from now on.
     pub fn let_go(&mut self, inode: u64) {
         self.plain.take_if(|plain| *plain == inode);
