@@ -10,7 +10,11 @@
 //! # Why no wake is lost
 //! A consumer that wants to sleep sets `sleeps` and looks for a frame after that. A producer publishes a descriptor and
 //! looks at `sleeps` after that. A fence stands between the two steps on both sides, so one of them sees the other. The end that takes the
-//! mark away rings. It is the same with `starves`, for a producer without room.
+//! mark away rings.
+//!
+//! It is the same with `starves`, for a producer without room. But the consumer looks at `starves` only after it has read a quarter of
+//! the descriptors or of the data since its last look. A producer that finds no room has more than half a ring in front of the
+//! consumer, counted from the consumer's last look before that. So the consumer comes to another look, which sees the mark.
 
 use super::memory::Memory;
 use super::sync::{Arc, AtomicU64, Ordering, fence};
@@ -61,6 +65,11 @@ impl Geometry {
             && self.frame_bytes_max <= self.data_bytes / 3
     }
 
+    /// Bytes of data that may lie before the longest frame.
+    const fn data_room(&self) -> u64 {
+        self.data_bytes as u64 - (self.frame_bytes_max as u64).next_multiple_of(LINE_BYTES)
+    }
+
     const fn data_at(&self) -> usize {
         DESCRIPTORS_AT + (self.descriptors as usize * 8).next_multiple_of(4096)
     }
@@ -75,11 +84,30 @@ impl Geometry {
 #[derive(Debug)]
 struct Lane {
     memory: Arc<Memory>,
-    base: usize,
     geometry: Geometry,
+    /// Places in memory.
+    base: usize,
+    descriptors_at: usize,
+    data_at: usize,
+    /// Bytes of frames, less one.
+    data_mask: usize,
+    descriptors_mask: usize,
 }
 
 impl Lane {
+    fn new(memory: Arc<Memory>, base: usize, geometry: Geometry) -> Self {
+        assert!(geometry.is_valid(), "the caller has looked");
+        Self {
+            memory,
+            geometry,
+            base,
+            descriptors_at: base + DESCRIPTORS_AT,
+            data_at: base + geometry.data_at(),
+            data_mask: geometry.data_bytes as usize - 1,
+            descriptors_mask: geometry.descriptors as usize - 1,
+        }
+    }
+
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         self.memory.word(self.base + at)
@@ -88,16 +116,32 @@ impl Lane {
     /// The word of the descriptor with a number.
     #[inline]
     fn descriptor(&self, number: u64) -> &AtomicU64 {
-        let index = number as usize & (self.geometry.descriptors as usize - 1);
-        self.word(DESCRIPTORS_AT + index * 8)
+        let index = number as usize & self.descriptors_mask;
+        self.memory.word(self.descriptors_at + index * 8)
     }
 
-    /// The place of data position `at` in memory, and the bytes from there to the end of the ring.
+    /// Copies a frame to data position `at`.
     #[inline]
-    fn data(&self, at: u64) -> (usize, usize) {
-        let data_bytes = self.geometry.data_bytes as usize;
-        let offset = at as usize & (data_bytes - 1);
-        (self.base + self.geometry.data_at() + offset, data_bytes - offset)
+    fn write(&self, at: u64, frame: &[u8]) {
+        let offset = at as usize & self.data_mask;
+        if offset + frame.len() <= self.data_mask + 1 {
+            return self.memory.write(self.data_at + offset, frame);
+        }
+        let (first, rest) = frame.split_at(self.data_mask + 1 - offset);
+        self.memory.write(self.data_at + offset, first);
+        self.memory.write(self.data_at, rest);
+    }
+
+    /// Copies a frame from data position `at`.
+    #[inline]
+    fn read(&self, at: u64, frame: &mut [u8]) {
+        let offset = at as usize & self.data_mask;
+        if offset + frame.len() <= self.data_mask + 1 {
+            return self.memory.read(self.data_at + offset, frame);
+        }
+        let (first, rest) = frame.split_at_mut(self.data_mask + 1 - offset);
+        self.memory.read(self.data_at + offset, first);
+        self.memory.read(self.data_at, rest);
     }
 
     /// Takes a mark of a sleeping or starving end away. True if it was there: that end has to be rung for.
@@ -135,8 +179,10 @@ pub struct Producer {
     read: u64,
     /// The place of the next frame's data.
     at: u64,
-    /// Data before this position are free again.
-    freed: u64,
+    /// Below this number a descriptor has room.
+    written_end: u64,
+    /// At this position and before, the data of the longest frame have room.
+    at_max: u64,
     /// Behind the data of each descriptor.
     ends: Box<[u64]>,
     /// Whether something was written since the consumer was looked after.
@@ -146,18 +192,14 @@ pub struct Producer {
 impl Producer {
     /// The producer of the lane that begins at byte `base`.
     pub fn new(memory: Arc<Memory>, base: usize, geometry: Geometry) -> Self {
-        assert!(geometry.is_valid(), "the caller has looked");
         let ends = vec![0; geometry.descriptors as usize].into();
         Self {
-            lane: Lane {
-                memory,
-                base,
-                geometry,
-            },
+            lane: Lane::new(memory, base, geometry),
             written: 0,
             read: 0,
             at: 0,
-            freed: 0,
+            written_end: u64::from(geometry.descriptors),
+            at_max: geometry.data_room(),
             ends,
             is_told: true,
         }
@@ -172,6 +214,11 @@ impl Producer {
         if self.fits() {
             return Ok(true);
         }
+        self.look_for_room()
+    }
+
+    #[inline(never)]
+    fn look_for_room(&mut self) -> Result<bool, Broken> {
         // Acquire: the consumer has copied what it has read, and the room may be written to.
         let read = self.lane.word(READ_AT).load(Ordering::Acquire);
         let more = read.wrapping_sub(self.read);
@@ -181,22 +228,16 @@ impl Producer {
         if more > 0 {
             self.read = read;
             let last = (read - 1) as usize & (self.ends.len() - 1);
-            self.freed = self.ends[last];
+            let freed = self.ends[last];
+            self.written_end = read + u64::from(self.lane.geometry.descriptors);
+            self.at_max = freed + self.lane.geometry.data_room();
         }
         Ok(self.fits())
     }
 
     #[inline]
     fn fits(&self) -> bool {
-        let Geometry {
-            descriptors,
-            data_bytes,
-            frame_bytes_max,
-            ..
-        } = self.lane.geometry;
-        let frame_bytes = u64::from(frame_bytes_max).next_multiple_of(LINE_BYTES);
-        self.written - self.read < u64::from(descriptors)
-            && self.at + frame_bytes - self.freed <= u64::from(data_bytes)
+        self.written < self.written_end && self.at <= self.at_max
     }
 
     /// Writes a frame. The consumer can read it from now on.
@@ -210,14 +251,7 @@ impl Producer {
             frame.len() <= self.lane.geometry.frame_bytes_max as usize,
             "it is a frame"
         );
-        let (place, to_end) = self.lane.data(self.at);
-        let (first, rest) = frame.split_at(frame.len().min(to_end));
-        self.lane.memory.write(place, first);
-        if !rest.is_empty() {
-            self.lane
-                .memory
-                .write(self.lane.data(self.at + first.len() as u64).0, rest);
-        }
+        self.lane.write(self.at, frame);
         self.at += (frame.len() as u64).next_multiple_of(LINE_BYTES);
         let index = self.written as usize & (self.ends.len() - 1);
         self.ends[index] = self.at;
@@ -266,21 +300,21 @@ pub struct Consumer {
     told: u64,
     /// The place of the next frame's data.
     at: u64,
+    /// At this number of descriptors, or at this place, the consumer looks whether the producer waits for room.
+    look_read: u64,
+    look_at: u64,
 }
 
 impl Consumer {
     /// The consumer of the lane that begins at byte `base`.
     pub fn new(memory: Arc<Memory>, base: usize, geometry: Geometry) -> Self {
-        assert!(geometry.is_valid(), "the caller has looked");
         Self {
-            lane: Lane {
-                memory,
-                base,
-                geometry,
-            },
+            lane: Lane::new(memory, base, geometry),
             read: 0,
             told: 0,
             at: 0,
+            look_read: 0,
+            look_at: 0,
         }
     }
 
@@ -305,14 +339,7 @@ impl Consumer {
         if length < frame_bytes_min as usize || length > frame_bytes_max as usize {
             return Err(Broken);
         }
-        let (place, to_end) = self.lane.data(self.at);
-        let (first, rest) = frame[..length].split_at_mut(length.min(to_end));
-        self.lane.memory.read(place, first);
-        if !rest.is_empty() {
-            self.lane
-                .memory
-                .read(self.lane.data(self.at + first.len() as u64).0, rest);
-        }
+        self.lane.read(self.at, &mut frame[..length]);
         self.at += (length as u64).next_multiple_of(LINE_BYTES);
         self.read += 1;
         Ok(Some((length, segment_bytes)))
@@ -327,6 +354,16 @@ impl Consumer {
         self.told = self.read;
         // Release: what was read is copied.
         self.lane.word(READ_AT).store(self.read, Ordering::Release);
+        if self.read < self.look_read && self.at < self.look_at {
+            return false;
+        }
+        let Geometry {
+            descriptors,
+            data_bytes,
+            ..
+        } = self.lane.geometry;
+        self.look_read = self.read + u64::from(descriptors / 4);
+        self.look_at = self.at + u64::from(data_bytes / 4);
         self.lane.take_mark(STARVES_AT)
     }
 

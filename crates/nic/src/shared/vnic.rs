@@ -268,6 +268,8 @@ impl Frames for Vnic {
             return None;
         }
         if self.is_starved && self.producer.starve() != Ok(true) {
+            // There is room by now. An owner that has nothing to send any more may sleep the next time.
+            self.is_starved = false;
             self.consumer.wake();
             return None;
         }
@@ -424,8 +426,20 @@ mod tests {
         while send(&mut one, &[1; 60]) {}
         one.flush().expect("the link is up");
         assert!(one.arm().is_some(), "the ring is full");
-        other.receive(2, &mut |_| ()).expect("the link is up");
+        other
+            .receive(SMALL.descriptors as usize / 4, &mut |_| ())
+            .expect("the link is up");
         assert!(is_rung(&one));
+    }
+
+    #[test]
+    fn an_owner_without_frames_sleeps_though_there_was_no_room_once() {
+        let (one, other) = pair(SMALL, 1500).expect("there is memory");
+        let (mut one, mut other) = (only(one), only(other));
+        while send(&mut one, &[1; 60]) {}
+        other.receive(64, &mut |_| ()).expect("the link is up");
+        assert_eq!(one.arm(), None, "there is room for the frame that had none");
+        assert!(one.arm().is_some(), "nothing was sent, and nothing waits");
     }
 
     #[test]
