@@ -1,6 +1,6 @@
 //! Calls on sockets. None of them waits.
 
-use crate::driver::Sockets;
+use crate::driver::{Sockets, stream_of};
 use crate::error::SocketError;
 use crate::handle::Handle;
 use crate::socket::{Kind, Listener, Phase, Stream};
@@ -93,7 +93,8 @@ impl Sockets {
     /// [`SocketError::WouldBlock`] if there is nothing, or why there will be nothing.
     #[inline]
     pub fn receive(&mut self, handle: Handle, bytes: &mut [u8]) -> Result<usize, SocketError> {
-        let stream = self.stream(handle)?;
+        let (stack, flows, sockets) = self.parts();
+        let stream = stream_of(sockets, handle)?;
         let count = bytes.len().min(stream.readable() as usize);
         if count == 0 {
             if bytes.is_empty() {
@@ -107,7 +108,6 @@ impl Sockets {
         let bytes = &mut bytes[..count];
         match flow {
             Some(flow) => {
-                let (stack, flows, _) = self.parts();
                 copy_out(&flows.pair(flow).receive, at, bytes);
                 let bump = Bump {
                     read: count as u32,
@@ -131,21 +131,21 @@ impl Sockets {
     #[inline]
     pub fn send(&mut self, handle: Handle, bytes: &[u8]) -> Result<usize, SocketError> {
         let ring_bytes = self.transmit_bytes();
-        let stream = self.stream(handle)?;
+        let (stack, flows, sockets) = self.parts();
+        let stream = stream_of(sockets, handle)?;
         let room = stream.writable(ring_bytes) as usize;
         if room == 0 {
             return Err(stream.no_room());
         }
         let count = room.min(bytes.len());
         let (at, flow) = (stream.write_at, stream.flow.ok_or(SocketError::Ended)?);
-        let (stack, flows, _) = self.parts();
         copy_in(&mut flows.pair(flow).transmit, at, &bytes[..count]);
         let bump = Bump {
             read: 0,
             written: count as u32,
         };
         stack.bump(APP, flow, bump).map_err(SocketError::from)?;
-        self.stream(handle)?.write_at += count as u32;
+        stream.write_at += count as u32;
         Ok(count)
     }
 

@@ -4,20 +4,21 @@ use crate::error::SocketError;
 use crate::handle::Handle;
 use crate::rings::FlowTable;
 use crate::socket::{Kind, Listener, Phase, Readiness, Socket, Stream};
-use base::{Duration, Instant, Slab, time};
+use base::{Duration, Fifo, Instant, Slab, time};
 use nic::{Checksums, Frames, LinkError, Written};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use tcp::addr::Tuple;
-use tcp::api::{Call, Event, FlowId, News, Request, Rings};
+use tcp::api::{Call, Event, FlowId, Moved, News, Request, Rings};
 use tcp::config::{AppLimits, Config, Segmentation};
 use tcp::seq::Seq;
 use tcp::stack::Stack;
 
 /// Frames that are taken before those that are to be sent have their turn.
 const BATCH: usize = 64;
+/// Sockets with news for which there is room at first.
+const NEWS: usize = 64;
 /// The stack's number of the one application.
 const APP: u16 = 0;
 
@@ -60,7 +61,7 @@ pub struct Sockets {
     flows: FlowTable,
     sockets: Slab<Socket>,
     /// Sockets with news.
-    news: VecDeque<Handle>,
+    news: Fifo<Handle>,
     generation: u32,
     now: Instant,
     /// When a frame was seen last.
@@ -68,6 +69,8 @@ pub struct Sockets {
     options: Options,
     /// Flows that the stack has not told the end of.
     live: usize,
+    /// The link has had no room for a frame.
+    is_blocked: bool,
     is_down: bool,
 }
 
@@ -95,12 +98,13 @@ impl Sockets {
             stack: Stack::new(config),
             frames,
             sockets: Slab::new(),
-            news: VecDeque::new(),
+            news: Fifo::with_capacity(NEWS),
             generation: 0,
             now,
             busy_at: now,
             options,
             live: 0,
+            is_blocked: false,
             is_down: false,
         }
     }
@@ -121,7 +125,7 @@ impl Sockets {
     fn carry(&mut self) -> Result<usize, LinkError> {
         let now = os::now();
         self.now = now;
-        if self.stack.deadline().is_some_and(|deadline| deadline <= now) {
+        if self.stack.is_due(now) {
             self.stack.tick(now);
         }
         let Self { stack, flows, .. } = self;
@@ -144,13 +148,16 @@ impl Sockets {
         let Self {
             stack, flows, now, ..
         } = self;
-        self.frames.send(&mut |frame| {
-            let sent = stack.transmit(*now, frame, flows)?;
-            Some(Written {
-                bytes: sent.bytes,
-                segment_bytes: sent.segment_bytes,
-            })
-        })?;
+        // A link that has refused a frame is asked again even if there is no frame any more: it has to forget that one waits.
+        if stack.has_output() || self.is_blocked {
+            self.frames.send(&mut |frame| {
+                if !stack.has_output() {
+                    return None;
+                }
+                write_next(stack, *now, frame, flows)
+            })?;
+            self.is_blocked = stack.has_output();
+        }
         self.frames.flush()
     }
 
@@ -235,8 +242,9 @@ impl Sockets {
 
     /// The next socket with news, and what it can do now. News are told once: whoever hears of bytes or connections takes them until
     /// there are none, or remembers that there are more.
+    #[inline]
     pub fn next_ready(&mut self) -> Option<(Handle, Readiness)> {
-        while let Some(handle) = self.news.pop_front() {
+        while let Some(handle) = self.news.pop() {
             let ring_bytes = self.transmit_bytes();
             if let Some(socket) = self.find(handle) {
                 socket.is_queued = false;
@@ -304,16 +312,12 @@ impl Sockets {
 
     #[inline]
     pub(crate) fn find(&mut self, handle: Handle) -> Option<&mut Socket> {
-        let socket = self.sockets.get_mut(handle.index)?;
-        (socket.generation == handle.generation).then_some(socket)
+        socket_of(&mut self.sockets, handle)
     }
 
     #[inline]
     pub(crate) fn stream(&mut self, handle: Handle) -> Result<&mut Stream, SocketError> {
-        match self.find(handle).map(|socket| &mut socket.kind) {
-            Some(Kind::Stream(stream)) => Ok(stream),
-            _ => Err(SocketError::Handle),
-        }
+        stream_of(&mut self.sockets, handle)
     }
 
     pub(crate) fn listener(&mut self, handle: Handle) -> Result<&mut Listener, SocketError> {
@@ -336,25 +340,36 @@ impl Sockets {
 
     #[inline]
     fn take_news(&mut self) {
-        while let Some(event) = self.stack.event() {
+        while let Some(event) = self.stack.told() {
             self.hear(event);
+        }
+        while let Some(moved) = self.stack.moved() {
+            self.hear_moved(&moved);
         }
     }
 
+    /// A flow has come further.
+    #[inline(always)]
+    fn hear_moved(&mut self, moved: &Moved) {
+        let Some(handle) = self.flows.owner(moved.flow) else {
+            return;
+        };
+        let Some(socket) = socket_of(&mut self.sockets, handle) else {
+            return;
+        };
+        if let Kind::Stream(stream) = &mut socket.kind {
+            (stream.readable_to, stream.freed_to) = (moved.readable_to, moved.freed_to);
+            stream.is_ended |= moved.is_ended;
+            if !std::mem::replace(&mut socket.is_queued, true) {
+                self.news.push(handle);
+            }
+        }
+    }
+
+    #[inline(never)]
     fn hear(&mut self, event: Event) {
         match event.news {
-            News::Moved {
-                flow,
-                readable_to,
-                freed_to,
-                is_ended,
-            } => {
-                if let Some((handle, stream)) = self.of_flow(flow) {
-                    (stream.readable_to, stream.freed_to) = (readable_to, freed_to);
-                    stream.is_ended |= is_ended;
-                    self.tell(handle);
-                }
-            }
+            News::Moved(moved) => self.hear_moved(&moved),
             News::Connecting { flow } => {
                 self.live += 1;
                 let handle = Handle::of_word(event.opaque);
@@ -406,7 +421,6 @@ impl Sockets {
     }
 
     /// The socket of a flow, unless it was closed.
-    #[inline]
     fn of_flow(&mut self, flow: FlowId) -> Option<(Handle, &mut Stream)> {
         let handle = self.flows.owner(flow)?;
         let stream = self.stream(handle).ok()?;
@@ -449,12 +463,37 @@ impl Sockets {
     }
 
     /// Queues a socket that has news.
-    #[inline]
     fn tell(&mut self, handle: Handle) {
         if let Some(socket) = self.find(handle)
             && !std::mem::replace(&mut socket.is_queued, true)
         {
-            self.news.push_back(handle);
+            self.news.push(handle);
         }
+    }
+}
+
+/// Writes the next frame of a stack.
+#[inline(never)]
+fn write_next(stack: &mut Stack, now: Instant, frame: &mut [u8], flows: &mut FlowTable) -> Option<Written> {
+    let sent = stack.transmit(now, frame, flows)?;
+    Some(Written {
+        bytes: sent.bytes,
+        segment_bytes: sent.segment_bytes,
+    })
+}
+
+/// The socket of a name.
+#[inline]
+fn socket_of(sockets: &mut Slab<Socket>, handle: Handle) -> Option<&mut Socket> {
+    let socket = sockets.get_mut(handle.index)?;
+    (socket.generation == handle.generation).then_some(socket)
+}
+
+/// The stream of a name.
+#[inline]
+pub(crate) fn stream_of(sockets: &mut Slab<Socket>, handle: Handle) -> Result<&mut Stream, SocketError> {
+    match socket_of(sockets, handle).map(|socket| &mut socket.kind) {
+        Some(Kind::Stream(stream)) => Ok(stream),
+        _ => Err(SocketError::Handle),
     }
 }

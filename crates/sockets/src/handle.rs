@@ -1,7 +1,7 @@
 //! Names of sockets.
 
 /// A socket's name. One that was closed is refused, also when its place has the next socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
     pub(crate) index: u32,
     pub(crate) generation: u32,

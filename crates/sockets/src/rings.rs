@@ -83,6 +83,7 @@ impl FlowTable {
     }
 
     /// Whose flow it is.
+    #[inline]
     pub fn owner(&mut self, flow: FlowId) -> Option<Handle> {
         self.entry(flow).handle
     }

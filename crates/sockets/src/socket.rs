@@ -112,6 +112,7 @@ impl Stream {
         }
     }
 
+    #[inline]
     fn readiness(&self, ring_bytes: u32) -> Readiness {
         let is_over = matches!(self.phase, Phase::Over(_) | Phase::Refused(_));
         Readiness {
@@ -158,6 +159,7 @@ pub struct Socket {
 
 impl Socket {
     /// Tells what it can do without waiting.
+    #[inline]
     pub fn readiness(&self, ring_bytes: u32) -> Readiness {
         match &self.kind {
             Kind::Stream(stream) => stream.readiness(ring_bytes),

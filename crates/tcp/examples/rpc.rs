@@ -71,7 +71,7 @@ impl Host {
                     self.flow = Some(flow);
                     (self.read_at, self.readable_to) = (read_from, read_from);
                 }
-                News::Moved { readable_to, .. } => self.readable_to = readable_to,
+                News::Moved(moved) => self.readable_to = moved.readable_to,
                 _ => {}
             }
         }

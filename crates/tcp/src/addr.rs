@@ -44,12 +44,19 @@ impl Ip {
         Self([0, Self::V4 | u32::from_be_bytes(octets) as u64])
     }
 
+    /// The IPv4 address that is this number in network order.
+    #[inline]
+    pub const fn of_v4(number: u32) -> Self {
+        Self([0, Self::V4 | number as u64])
+    }
+
     /// An IPv6 address.
     pub const fn v6(octets: [u8; 16]) -> Self {
         Self::of(u128::from_be_bytes(octets))
     }
 
     /// Whether it is IPv4.
+    #[inline]
     pub const fn is_v4(self) -> bool {
         self.0[0] == 0 && self.0[1] >> 32 == 0xffff
     }
@@ -60,11 +67,19 @@ impl Ip {
     }
 
     /// Its bytes as IPv4.
+    #[inline]
     pub const fn octets4(self) -> [u8; 4] {
         (self.0[1] as u32).to_be_bytes()
     }
 
+    /// An IPv4 address as a number in network order.
+    #[inline]
+    pub const fn number4(self) -> u32 {
+        self.0[1] as u32
+    }
+
     /// Its two halves.
+    #[inline]
     pub const fn halves(self) -> [u64; 2] {
         self.0
     }

@@ -152,6 +152,19 @@ pub struct Event {
     pub news: News,
 }
 
+/// How far a flow has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The flow.
+    pub flow: FlowId,
+    /// Behind the last byte that can be read.
+    pub readable_to: Seq,
+    /// Behind the last byte whose room in the transmit ring is free again.
+    pub freed_to: Seq,
+    /// Whether the peer sends no more.
+    pub is_ended: bool,
+}
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
@@ -178,16 +191,7 @@ pub enum News {
         write_from: Seq,
     },
     /// Bytes were received or acknowledged. Several of these may be told as one.
-    Moved {
-        /// The flow.
-        flow: FlowId,
-        /// Behind the last byte that can be read.
-        readable_to: Seq,
-        /// Behind the last byte whose room in the transmit ring is free again.
-        freed_to: Seq,
-        /// Whether the peer sends no more.
-        is_ended: bool,
-    },
+    Moved(Moved),
     /// The stack has done with the flow and its rings. What was received can still be read from the receive ring; the
     /// transmit ring is free.
     Closed {

@@ -4,5 +4,5 @@
 pub mod receive;
 pub mod transmit;
 
-pub use receive::{Actions, Received, receive};
-pub use transmit::{Next, Plan, transmit};
+pub use receive::{Actions, Received, receive, receive_next};
+pub use transmit::{Next, Plan, transmit, transmit_next};

@@ -147,7 +147,7 @@ pub struct Flow {
     pub timed_at: Instant,
     /// Not before may the next payload be sent.
     pub paced_at: Instant,
-    /// The last round trip in nanoseconds, at most 4.3 s; 0 if none was timed since the slow path looked.
+    /// A round trip in nanoseconds, at most 4.3 s, which was timed since the slow path looked; 0 if none was.
     pub rtt_ns: u32,
     /// Bytes that were acknowledged since the slow path looked.
     pub acked_bytes: u32,
@@ -209,6 +209,16 @@ impl Flow {
     pub fn has_unsent(&self) -> bool {
         let fin = self.marks.any(Marks::FIN) as u32;
         !self.marks.any(Marks::FIN_ACKED) && self.snd_nxt != self.snd_end + fin
+    }
+
+    /// Payload of each segment into which one with so much is to be cut; 0 if it goes as it is.
+    #[inline]
+    pub fn cut(&self, payload_bytes: u32) -> u16 {
+        if payload_bytes > u32::from(self.mss) {
+            self.mss
+        } else {
+            0
+        }
     }
 
     /// Everything from `snd_una` on is to be sent again.

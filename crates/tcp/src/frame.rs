@@ -3,19 +3,21 @@
 
 pub mod arp;
 pub mod checksum;
+pub mod common;
 pub mod ether;
 pub mod icmp;
 pub mod ip;
 mod malformed;
 pub mod segment;
 
-use crate::addr::{Ip, Mac};
+use crate::addr::Ip;
 use arp::Arp;
 use ether::Ether;
 use icmp::{Icmp6, Neighbour, Report};
 use ip::Header;
 use segment::Segment;
 
+pub use ether::Hop;
 pub use ip::Ecn;
 pub use malformed::Malformed;
 pub use segment::{Flags, Options, Stamps};
@@ -67,21 +69,22 @@ pub fn headers_bytes(segment: &Segment) -> usize {
     ether::BYTES + segment.ip().bytes() + segment.header_bytes()
 }
 
-/// The two cards of a frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hop {
-    /// The sender's.
-    pub source: Mac,
-    /// The next receiver's.
-    pub target: Mac,
-}
-
 /// Writes the headers of a segment before its payload, which lies at [`headers_bytes`] of `frame` already. Answers the
 /// length of the frame.
 #[inline]
 pub fn emit(hop: Hop, segment: &Segment, frame: &mut [u8], checks: bool) -> usize {
+    if common::is_common(segment) {
+        return common::emit(hop, segment, frame, checks);
+    }
+    // A copy, so that the common segment need not lie in memory.
+    emit_parts(hop, *segment, frame, checks)
+}
+
+/// The same, of a frame that is not common.
+#[inline(never)]
+fn emit_parts(hop: Hop, segment: Segment, frame: &mut [u8], checks: bool) -> usize {
     let header = segment.ip();
-    let length = headers_bytes(segment) + segment.payload_bytes as usize;
+    let length = headers_bytes(&segment) + segment.payload_bytes as usize;
     let packet = start(
         hop,
         if header.source.is_v4() {

@@ -205,6 +205,7 @@ impl Paths {
     }
 
     /// When time brings something.
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first()
     }

@@ -11,21 +11,25 @@ pub struct Seq(pub u32);
 
 impl Seq {
     /// Bytes from `earlier` to here.
+    #[inline]
     pub const fn since(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
     /// Signed distance from `other` to here: negative if this number comes first.
+    #[inline]
     pub const fn offset_from(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0) as i32
     }
 
     /// Whether this number comes before `other`.
+    #[inline]
     pub const fn before(self, other: Self) -> bool {
         self.offset_from(other) < 0
     }
 
     /// The later of two numbers.
+    #[inline]
     pub const fn max(self, other: Self) -> Self {
         if self.before(other) { other } else { self }
     }
@@ -33,12 +37,14 @@ impl Seq {
 
 impl Add<u32> for Seq {
     type Output = Self;
+    #[inline]
     fn add(self, bytes: u32) -> Self {
         Self(self.0.wrapping_add(bytes))
     }
 }
 
 impl AddAssign<u32> for Seq {
+    #[inline]
     fn add_assign(&mut self, bytes: u32) {
         *self = *self + bytes;
     }
@@ -46,6 +52,7 @@ impl AddAssign<u32> for Seq {
 
 impl Sub<u32> for Seq {
     type Output = Self;
+    #[inline]
     fn sub(self, bytes: u32) -> Self {
         Self(self.0.wrapping_sub(bytes))
     }

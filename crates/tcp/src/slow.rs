@@ -36,7 +36,7 @@ use base::{Instant, Machine, time};
 use listen::Listener;
 
 pub use open::handshake;
-pub use state::{Counters, Reply, State};
+pub use state::{Counters, Reply, State, segment_of};
 
 /// News for the slow path.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@
 //! queues.
 
 use crate::addr::{Mac, Tuple};
-use crate::api::{Event, FlowId, Refused, Request};
+use crate::api::{Event, FlowId, Moved, News, Refused, Request};
 use crate::cold::{Cold, Stage};
 use crate::config::{AppLimits, Config, Segmentation};
 use crate::fast::{self, Actions, Next, Plan, Received};
@@ -18,8 +18,9 @@ use crate::frame::segment::Segment;
 use crate::frame::{self, Flags, Hop, Packet};
 use crate::seq::Seq;
 use crate::slow::{self, Counters, Input, Reply, Slow, State};
+use crate::table::Ends4;
 use crate::timers::Timers;
-use base::{Instant, Machine, time};
+use base::{Fifo, Instant, Machine, time};
 use std::collections::VecDeque;
 
 /// The longest payload that IP can tell, with the longest headers.
@@ -34,16 +35,34 @@ pub trait Buffers {
 }
 
 /// Copies `bytes` to place `at` of a ring of a power of two of bytes.
+#[inline]
 pub fn copy_in(ring: &mut [u8], at: Seq, bytes: &[u8]) {
     let start = at.0 as usize & (ring.len() - 1);
+    match ring.get_mut(start..start + bytes.len()) {
+        Some(place) => place.copy_from_slice(bytes),
+        None => copy_in_around(ring, start, bytes),
+    }
+}
+
+#[cold]
+fn copy_in_around(ring: &mut [u8], start: usize, bytes: &[u8]) {
     let (first, rest) = bytes.split_at(bytes.len().min(ring.len() - start));
     ring[start..start + first.len()].copy_from_slice(first);
     ring[..rest.len()].copy_from_slice(rest);
 }
 
 /// Copies `bytes` from place `at` of a ring of a power of two of bytes.
+#[inline]
 pub fn copy_out(ring: &[u8], at: Seq, bytes: &mut [u8]) {
     let start = at.0 as usize & (ring.len() - 1);
+    match ring.get(start..start + bytes.len()) {
+        Some(place) => bytes.copy_from_slice(place),
+        None => copy_out_around(ring, start, bytes),
+    }
+}
+
+#[cold]
+fn copy_out_around(ring: &[u8], start: usize, bytes: &mut [u8]) {
     let (first, rest) = bytes.split_at_mut(bytes.len().min(ring.len() - start));
     first.copy_from_slice(&ring[start..start + first.len()]);
     rest.copy_from_slice(&ring[..rest.len()]);
@@ -81,7 +100,7 @@ pub struct Stack {
     /// Flows that put an acknowledgement off, each with the time to look.
     delayed: VecDeque<(Instant, u32)>,
     /// Flows with news for their application.
-    news: VecDeque<u32>,
+    news: Fifo<u32>,
     ack_delay_ticks: u32,
     segment_bytes_max: u32,
     checks: bool,
@@ -98,7 +117,7 @@ impl Stack {
         Self {
             paced: Timers::new(flows),
             delayed: VecDeque::with_capacity(2 * flows),
-            news: VecDeque::with_capacity(2 * flows),
+            news: Fifo::with_capacity(2 * flows),
             ack_delay_ticks: (config.ack_delay.as_nanos() >> 16) as u32,
             segment_bytes_max,
             checks: config.checksums,
@@ -109,6 +128,47 @@ impl Stack {
     /// Takes a frame. Payload goes to `rings` before this returns.
     #[inline]
     pub fn receive(&mut self, now: Instant, frame: &[u8], rings: &mut impl Buffers) {
+        if self.receive_next(now, frame, rings).is_none() {
+            self.receive_any(now, frame, rings);
+        }
+    }
+
+    /// Takes a common frame whose segment is the next one of its flow. None if it is another frame; nothing was changed then.
+    #[inline(always)]
+    fn receive_next(&mut self, now: Instant, frame: &[u8], rings: &mut impl Buffers) -> Option<()> {
+        let (target, segment, payload) = frame::common::parse(frame, self.checks)?;
+        let state = &mut self.slow.state;
+        if target != state.config.mac {
+            return None;
+        }
+        let slot = state.table.find4(Ends4 {
+            remote: segment.source.ip.number4(),
+            local: segment.target.ip.number4(),
+            remote_port: segment.source.port,
+            local_port: segment.target.port,
+        })?;
+        let (flow, id) = state.table.flow_and_id(slot);
+        let received = fast::receive_next(flow, now, &segment, self.ack_delay_ticks)?;
+        if received.actions.any(Actions::NEWS) && !flow.marks.any(Marks::NEWS) {
+            flow.marks.set(Marks::NEWS);
+            self.news.push(slot);
+        }
+        let is_delayed = flow.marks.any(Marks::DELAYED);
+        if received.bytes > 0 {
+            rings.place(id, received.place, payload);
+        }
+        if received.actions.any(Actions::SEND) {
+            state.ready(slot);
+        }
+        if received.actions.any(Actions::LATER) && !is_delayed {
+            self.delay(now, slot);
+        }
+        Some(())
+    }
+
+    /// Takes a frame that is not common, or that the fast path does not take.
+    #[inline(never)]
+    fn receive_any(&mut self, now: Instant, frame: &[u8], rings: &mut impl Buffers) {
         let Ok((ether, packet)) = frame::parse(frame, self.checks) else {
             return self.drop_frame();
         };
@@ -183,7 +243,7 @@ impl Stack {
             let marks = &mut self.slow.state.table.flow(slot).marks;
             if !marks.any(Marks::NEWS) {
                 marks.set(Marks::NEWS);
-                self.news.push_back(slot);
+                self.news.push(slot);
             }
         }
         if actions.any(Actions::SEND) {
@@ -247,7 +307,7 @@ impl Stack {
 
     /// Takes an application's word that it has read and written so many bytes. Nothing is changed by a wrong word: the rings
     /// of others, and what the peer is told, do not depend on applications being right.
-    #[inline]
+    #[inline(always)]
     pub fn bump(&mut self, app: u16, id: FlowId, bump: Bump) -> Result<(), Refused> {
         let state = &mut self.slow.state;
         let slot = state.table.open_of_app(app, id).ok_or(Refused::Flow)?;
@@ -273,27 +333,48 @@ impl Stack {
         Ok(())
     }
 
+    /// Whether [`Stack::transmit`] may have something. If not, it has nothing.
+    #[inline]
+    pub fn has_output(&self) -> bool {
+        !self.slow.state.ready.is_empty() || !self.slow.state.replies.is_empty()
+    }
+
     /// Writes the next frame to be sent into `frame`, which has room for the longest.
     #[inline]
     pub fn transmit(&mut self, now: Instant, frame: &mut [u8], rings: &mut impl Buffers) -> Option<Sent> {
-        if let Some(reply) = self.slow.state.replies.pop_front() {
-            return Some(self.emit_reply(&reply, frame));
+        if !self.slow.state.replies.is_empty() {
+            return self.transmit_reply(frame);
         }
-        while let Some(slot) = self.slow.state.ready.pop_front() {
+        while let Some(slot) = self.slow.state.ready.pop() {
+            let source = self.slow.state.config.mac;
+            let stamp = self.slow.state.stamp(now);
             let table = &mut self.slow.state.table;
-            let flow = table.flow(slot);
+            let (flow, path, id) = table.way(slot);
             if !flow.marks.any(Marks::READY) {
                 continue;
             }
             flow.marks.clear(Marks::READY);
-            let (path, marks) = (flow.path, flow.marks);
             // Without a card it waits: the answer of the neighbour puts it here again.
-            let Some(target) = table.paths.path(path).mac else {
+            let Some(target) = path.mac else {
                 continue;
             };
+            if let Some(plan) = fast::transmit_next(flow, now, self.segment_bytes_max) {
+                let segment = slow::segment_of(flow, path, stamp, &plan);
+                let start = frame::headers_bytes(&segment);
+                rings.fetch(id, plan.seq, &mut frame[start..start + plan.bytes as usize]);
+                let sent = Sent {
+                    bytes: frame::emit(Hop { source, target }, &segment, frame, self.checks),
+                    segment_bytes: flow.cut(plan.bytes),
+                };
+                if !flow.marks.any(Marks::WATCHED) {
+                    self.watch(now, slot);
+                }
+                return Some(sent);
+            }
+            let marks = flow.marks;
             if !marks.any(Marks::OPEN) || marks.any(Marks::ASK) {
-                match self.rare(now, slot) {
-                    Some(segment) => return Some(self.emit(now, slot, &segment, frame, target)),
+                match self.transmit_rare(now, slot, frame, target) {
+                    Some(sent) => return Some(sent),
                     None => continue,
                 }
             }
@@ -301,22 +382,39 @@ impl Stack {
                 Next::Idle => {}
                 Next::Blocked => self.watch(now, slot),
                 Next::Later(at) => self.paced.set(slot, at),
-                Next::Segment(plan) => {
-                    let segment = self.slow.state.segment(now, slot, &plan);
-                    let start = frame::headers_bytes(&segment);
-                    let id = self.slow.state.table.id(slot);
-                    if plan.bytes > 0 {
-                        rings.fetch(id, plan.seq, &mut frame[start..start + plan.bytes as usize]);
-                    }
-                    return Some(self.emit(now, slot, &segment, frame, target));
-                }
+                Next::Segment(plan) => return Some(self.write(now, slot, plan, frame, rings, target)),
             }
         }
         None
     }
 
-    /// The SYN of a flow, or the question whether its peer is there.
+    /// Writes a planned segment that is not the usual one, and its payload.
+    #[inline(never)]
+    fn write(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        plan: Plan,
+        frame: &mut [u8],
+        rings: &mut impl Buffers,
+        target: Mac,
+    ) -> Sent {
+        let segment = self.slow.state.segment(now, slot, &plan);
+        if plan.bytes > 0 {
+            let start = frame::headers_bytes(&segment);
+            let id = self.slow.state.table.id(slot);
+            rings.fetch(id, plan.seq, &mut frame[start..start + plan.bytes as usize]);
+        }
+        self.emit(now, slot, &segment, frame, target)
+    }
+
     #[cold]
+    fn transmit_rare(&mut self, now: Instant, slot: u32, frame: &mut [u8], target: Mac) -> Option<Sent> {
+        let segment = self.rare(now, slot)?;
+        Some(self.emit(now, slot, &segment, frame, target))
+    }
+
+    /// The SYN of a flow, or the question whether its peer is there.
     fn rare(&mut self, now: Instant, slot: u32) -> Option<Segment> {
         let marks = &mut self.slow.state.table.flow(slot).marks;
         if marks.any(Marks::OPEN) {
@@ -330,6 +428,7 @@ impl Stack {
         Some(slow::handshake(&mut self.slow.state, now, slot))
     }
 
+    #[inline]
     fn watch(&mut self, now: Instant, slot: u32) {
         if !self.slow.state.table.flow(slot).marks.any(Marks::WATCHED) {
             self.slow.handle(now, Input::Watch(slot));
@@ -337,10 +436,9 @@ impl Stack {
     }
 
     /// Writes a flow's segment, whose payload lies in the frame already.
-    #[inline]
     fn emit(&mut self, now: Instant, slot: u32, segment: &Segment, frame: &mut [u8], target: Mac) -> Sent {
         let flow = self.slow.state.table.flow(slot);
-        let mss = flow.mss;
+        let segment_bytes = flow.cut(segment.payload_bytes);
         if flow.has_unsent() || flow.marks.any(Marks::ACK_NOW) {
             self.slow.state.ready(slot);
         }
@@ -348,32 +446,49 @@ impl Stack {
             self.watch(now, slot);
         }
         let bytes = frame::emit(self.slow.state.hop(target), segment, frame, self.checks);
-        let is_cut = segment.payload_bytes > u32::from(mss);
-        let segment_bytes = if is_cut { mss } else { 0 };
         Sent { bytes, segment_bytes }
     }
 
     #[cold]
-    fn emit_reply(&mut self, reply: &Reply, frame: &mut [u8]) -> Sent {
-        let bytes = match reply {
-            Reply::Segment(hop, segment) => frame::emit(*hop, segment, frame, self.checks),
-            Reply::Arp(hop, arp) => frame::emit_arp(*hop, arp, frame),
-            Reply::Neighbour(hop, packet, target) => frame::emit_neighbour(*hop, packet, *target, frame),
+    fn transmit_reply(&mut self, frame: &mut [u8]) -> Option<Sent> {
+        let bytes = match self.slow.state.replies.pop_front()? {
+            Reply::Segment(hop, segment) => frame::emit(hop, &segment, frame, self.checks),
+            Reply::Arp(hop, arp) => frame::emit_arp(hop, &arp, frame),
+            Reply::Neighbour(hop, packet, target) => frame::emit_neighbour(hop, &packet, target, frame),
         };
-        Sent {
+        Some(Sent {
             bytes,
             segment_bytes: 0,
-        }
+        })
     }
 
     /// What an application is to be told next.
-    #[inline]
     pub fn event(&mut self) -> Option<Event> {
-        let state = &mut self.slow.state;
-        if let Some(event) = state.events.pop_front() {
+        if let Some(event) = self.told() {
             return Some(event);
         }
-        while let Some(slot) = self.news.pop_front() {
+        let moved = self.moved()?;
+        let slot = moved.flow.index;
+        let app = self.slow.state.table.flow(slot).app;
+        let opaque = self.slow.state.table.cold(slot).opaque;
+        let news = News::Moved(moved);
+        Some(Event { app, opaque, news })
+    }
+
+    /// The next event of [`Stack::event`] that is not about a flow that has come further; there may be one of these behind it.
+    #[inline]
+    pub fn told(&mut self) -> Option<Event> {
+        if self.slow.state.events.is_empty() {
+            return None;
+        }
+        self.slow.state.events.pop_front()
+    }
+
+    /// The next flow that has come further, once there is nothing more of [`Stack::told`]: the other part of [`Stack::event`].
+    #[inline]
+    pub fn moved(&mut self) -> Option<Moved> {
+        let state = &mut self.slow.state;
+        while let Some(slot) = self.news.pop() {
             if state.table.flow(slot).marks.any(Marks::NEWS) {
                 return Some(state.moved(slot));
             }
@@ -385,6 +500,16 @@ impl Stack {
     pub fn deadline(&self) -> Option<Instant> {
         let delayed = self.delayed.front().map(|(due, _)| *due);
         time::earliest(self.slow.deadline(), time::earliest(self.paced.first(), delayed))
+    }
+
+    /// Whether [`Stack::deadline`] has come.
+    #[inline]
+    pub fn is_due(&self, now: Instant) -> bool {
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        is_over(self.slow.state.timers.first())
+            || is_over(self.slow.state.table.paths.deadline())
+            || is_over(self.paced.first())
+            || is_over(self.delayed.front().map(|(due, _)| *due))
     }
 
     /// Lets time pass.
@@ -489,7 +614,7 @@ impl Stack {
         flow.marks.set(Marks::NEWS);
         state.access.take_in(flow.app);
         let slot = state.table.insert(flow, cold).expect("there is room");
-        self.news.push_back(slot);
+        self.news.push(slot);
         state.ready(slot);
         state.timers.set(slot, now);
         Ok(state.table.id(slot))

@@ -22,6 +22,7 @@ impl Timers {
     }
 
     /// The earliest deadline.
+    #[inline]
     pub fn first(&self) -> Option<Instant> {
         self.heap.first().map(|(at, _)| *at)
     }

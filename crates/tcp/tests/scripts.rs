@@ -19,7 +19,7 @@ use base::{Duration, Instant};
 use common::{MACS, Memory, ip, too_big};
 use std::collections::VecDeque;
 use tcp::addr::{Endpoint, Tuple};
-use tcp::api::{Call, Event, FlowId, News, Request, Rings, Setting};
+use tcp::api::{Call, Event, FlowId, Moved, News, Request, Rings, Setting};
 use tcp::config::{Config, EcnMode, KeepAlive};
 use tcp::frame::arp::Arp;
 use tcp::frame::segment::Segment;
@@ -194,12 +194,12 @@ impl Script {
                 (self.read_at, self.readable_to) = (read_from, read_from);
                 (self.write_from, self.freed_to) = (write_from, write_from);
             }
-            News::Moved {
+            News::Moved(Moved {
                 readable_to,
                 freed_to,
                 is_ended,
                 ..
-            } => {
+            }) => {
                 (self.readable_to, self.freed_to, self.is_ended) = (readable_to, freed_to, is_ended);
             }
             News::Closed { end, .. } => self.closed = Some(format!("{end:?}").to_lowercase()),

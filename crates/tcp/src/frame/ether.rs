@@ -12,6 +12,15 @@ pub const ARP: u16 = 0x0806;
 /// The type of IPv6.
 pub const IPV6: u16 = 0x86dd;
 
+/// The two cards of a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hop {
+    /// The sender's.
+    pub source: Mac,
+    /// The next receiver's.
+    pub target: Mac,
+}
+
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ether {
@@ -40,8 +49,9 @@ impl Ether {
     /// Writes the header.
     #[inline]
     pub fn emit(&self, header: &mut [u8; BYTES]) {
-        header[..6].copy_from_slice(&self.target.0);
-        header[6..12].copy_from_slice(&self.source.0);
-        header[12..].copy_from_slice(&self.kind.to_be_bytes());
+        let (target, rest) = header.split_first_chunk_mut().expect("six bytes of fourteen");
+        let (source, kind) = rest.split_first_chunk_mut().expect("six of eight");
+        (*target, *source) = (self.target.0, self.source.0);
+        *kind.first_chunk_mut().expect("the last two") = self.kind.to_be_bytes();
     }
 }

@@ -15,7 +15,7 @@ pub const BYTES4: usize = 20;
 /// Bytes of an IPv6 header.
 pub const BYTES6: usize = 40;
 /// Hops of what we send (RFC 1700's default).
-const HOPS: u8 = 64;
+pub(super) const HOPS: u8 = 64;
 
 /// The two bits of explicit congestion notification (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,8 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    const fn of(class: u8) -> Self {
+    #[inline]
+    pub(super) const fn of(class: u8) -> Self {
         match class & 3 {
             0 => Self::Not,
             1 => Self::Able1,

@@ -13,7 +13,7 @@ pub const BYTES_MAX: usize = BYTES + 20;
 /// Bytes of the timestamp option with its padding.
 pub const STAMPS_BYTES: usize = 12;
 /// What `NOP NOP timestamps` begins with (RFC 7323 appendix A).
-const STAMPS_START: [u8; 4] = [1, 1, 8, 10];
+pub(super) const STAMPS_START: [u8; 4] = [1, 1, 8, 10];
 /// The largest window scale; a larger one counts as this (RFC 7323 §2.3).
 pub const SCALE_MAX: u8 = 14;
 

@@ -4,7 +4,7 @@ use super::access::Access;
 use super::cookie;
 use super::listen::Listeners;
 use crate::addr::{Ip, Mac, Tuple};
-use crate::api::{End, Event, FlowId, News};
+use crate::api::{End, Event, FlowId, Moved, News};
 use crate::cold::{Cold, Stage};
 use crate::config::Config;
 use crate::fast::{Plan, transmit::acknowledgement};
@@ -18,7 +18,7 @@ use crate::seq::Seq;
 use crate::siphash::Key;
 use crate::table::Table;
 use crate::timers::Timers;
-use base::{Instant, Rng};
+use base::{Fifo, Instant, Rng};
 use std::collections::VecDeque;
 
 /// Frames without a flow that wait to be sent. What comes when there are so many is dropped, as a network would.
@@ -74,7 +74,7 @@ pub struct State {
     /// For ports.
     pub rng: Rng,
     /// Flows that may have something to send; one whose mark is gone is passed over.
-    pub ready: VecDeque<u32>,
+    pub ready: Fifo<u32>,
     /// Frames to be sent.
     pub replies: VecDeque<Reply>,
     /// What applications are to be told.
@@ -103,7 +103,7 @@ impl State {
             stamp_base: key.hash(&[]) as u32,
             key,
             rng,
-            ready: VecDeque::with_capacity(2 * flows),
+            ready: Fifo::with_capacity(2 * flows),
             replies: VecDeque::with_capacity(REPLIES_MAX),
             events: VecDeque::with_capacity(2 * flows),
             waiting: VecDeque::with_capacity(flows),
@@ -120,12 +120,12 @@ impl State {
     }
 
     /// Puts a flow into the queue of those that may send.
-    #[inline]
+    #[inline(always)]
     pub fn ready(&mut self, slot: u32) {
         let marks = &mut self.table.flow(slot).marks;
         if !marks.any(Marks::READY) {
             marks.set(Marks::READY);
-            self.ready.push_back(slot);
+            self.ready.push(slot);
         }
     }
 
@@ -179,19 +179,8 @@ impl State {
     #[inline]
     pub fn segment(&mut self, now: Instant, slot: u32, plan: &Plan) -> Segment {
         let stamp = self.stamp(now);
-        let flow = self.table.flow(slot);
-        let stamps = flow.marks.any(Marks::STAMPS).then_some(Stamps {
-            value: stamp,
-            echo: flow.ts_recent,
-        });
-        let (path, ack, local, remote) = (flow.path, flow.rcv_nxt, flow.local_port, flow.remote_port);
-        let path = self.table.paths.path(path);
-        let mut segment = Segment::new(path.tuple(local, remote), plan.seq, ack, plan.flags);
-        segment.window = plan.window;
-        segment.options.stamps = stamps;
-        segment.payload_bytes = plan.bytes;
-        segment.ecn = if plan.is_markable { Ecn::Able } else { Ecn::Not };
-        segment
+        let (flow, path, _) = self.table.way(slot);
+        segment_of(flow, path, stamp, plan)
     }
 
     /// Sends an acknowledgement of a flow at once, if its way is known.
@@ -249,9 +238,9 @@ impl State {
 
     /// The news of a flow. They are told thereby.
     #[inline]
-    pub fn moved(&mut self, slot: u32) -> Event {
+    pub fn moved(&mut self, slot: u32) -> Moved {
         let id = self.table.id(slot);
-        let (flow, cold) = self.table.both(slot);
+        let flow = self.table.flow(slot);
         flow.marks.clear(Marks::NEWS);
         let is_ended = flow.marks.any(Marks::FIN_RECEIVED);
         let freed_to = if flow.marks.any(Marks::FIN_ACKED) {
@@ -259,21 +248,19 @@ impl State {
         } else {
             flow.snd_una
         };
-        let news = News::Moved {
+        Moved {
             flow: id,
             readable_to: flow.rcv_read + flow.readable(),
             freed_to,
             is_ended,
-        };
-        let (app, opaque) = (flow.app, cold.opaque);
-        Event { app, opaque, news }
+        }
     }
 
     /// Tells the end of a flow, after what is to be told before.
     pub fn tell_end(&mut self, slot: u32, end: End) {
         if self.table.flow(slot).marks.any(Marks::NEWS) {
             let moved = self.moved(slot);
-            self.events.push_back(moved);
+            self.tell(slot, News::Moved(moved));
         }
         let flow = self.table.id(slot);
         self.tell(slot, News::Closed { flow, end });
@@ -318,6 +305,21 @@ impl State {
             self.reply_plan(now, slot, &plan);
         }
     }
+}
+
+/// The segment of a plan of a flow, which goes a way with our timestamp.
+#[inline(always)]
+pub fn segment_of(flow: &Flow, path: &Path, stamp: u32, plan: &Plan) -> Segment {
+    let tuple = path.tuple(flow.local_port, flow.remote_port);
+    let mut segment = Segment::new(tuple, plan.seq, flow.rcv_nxt, plan.flags);
+    segment.window = plan.window;
+    segment.options.stamps = flow.marks.any(Marks::STAMPS).then_some(Stamps {
+        value: stamp,
+        echo: flow.ts_recent,
+    });
+    segment.payload_bytes = plan.bytes;
+    segment.ecn = if plan.is_markable { Ecn::Able } else { Ecn::Not };
+    segment
 }
 
 /// Milliseconds of the stack's clock.

@@ -5,7 +5,7 @@
 use base::{Duration, Instant, Rng};
 use std::collections::{BTreeMap, VecDeque};
 use tcp::addr::{Endpoint, Ip, Mac, Tuple};
-use tcp::api::{Call, End, Event, FlowId, News, Refused, Request, Rings};
+use tcp::api::{Call, End, Event, FlowId, Moved, News, Refused, Request, Rings};
 use tcp::config::Config;
 use tcp::seq::Seq;
 use tcp::stack::{Buffers, Bump, Stack, copy_in, copy_out};
@@ -199,12 +199,12 @@ impl Host {
                 assert!(self.conns.insert(flow, conn).is_none(), "a flow opens once");
                 self.act(now, flow);
             }
-            News::Moved {
+            News::Moved(Moved {
                 flow,
                 readable_to,
                 freed_to,
                 is_ended,
-            } => {
+            }) => {
                 let conn = self.conns.get_mut(&flow).expect("news of an open flow");
                 assert!(
                     !readable_to.before(conn.readable_to),
