@@ -125,15 +125,16 @@ impl Sockets {
     fn carry(&mut self) -> Result<usize, LinkError> {
         let now = os::now();
         self.now = now;
-        if self.stack.is_due(now) {
-            self.stack.tick(now);
-        }
         let Self { stack, flows, .. } = self;
         let count = self
             .frames
             .receive(BATCH, &mut |frame| stack.receive(now, frame.bytes, flows))?;
         if count > 0 {
             self.busy_at = now;
+        }
+        // After what has come: a thread that was off the processor for long has an answer that is due, and times nothing out.
+        if self.stack.is_due(now) {
+            self.stack.tick(now);
         }
         self.take_news();
         self.push()?;
