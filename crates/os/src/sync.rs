@@ -8,7 +8,7 @@ pub use std::sync::{
 };
 pub use std::thread;
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::{io, ptr};
 
 /// A word on which threads of this process sleep (futex(2)).
@@ -158,6 +158,12 @@ impl Wake {
         let mut count = [0u8; 8];
         // SAFETY: `count` is valid for writes of 8 bytes. An empty counter (EAGAIN) is as good.
         unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -4,6 +4,7 @@ use crate::areas::AreasArgs;
 use crate::bench::BenchArgs;
 use crate::events::EventsArgs;
 use crate::fs::FsArgs;
+use crate::kv::KvArgs;
 use crate::nodes::NodeCommand;
 use crate::profile::ProfileArgs;
 use crate::records::RecordsArgs;
@@ -18,7 +19,7 @@ use crate::top::TopArgs;
 use crate::verify::VerifyArgs;
 use crate::volume::VolumeArgs;
 use crate::{
-    areas, bench, events, fs, nodes, profile, records, run, serve, sim, status, store, tcp, top, verify,
+    areas, bench, events, fs, kv, nodes, profile, records, run, serve, sim, status, store, tcp, top, verify,
     volume,
 };
 use clap::{Parser, Subcommand};
@@ -85,6 +86,8 @@ enum Command {
     Areas(AreasArgs),
     /// Connect programs by user-level TCP: virtual NICs in shared memory, and an uplink
     Tcp(TcpArgs),
+    /// Serve keys and values to clients of Redis
+    Kv(Box<KvArgs>),
     /// Run a program and make its synced files durable through a storage area
     Run(RunArgs),
     /// Answer processes that have gone into the background, in the place of a `run` that has ended
@@ -129,6 +132,7 @@ pub fn run() -> anyhow::Result<()> {
         Command::Fs(args) => fs::run(*args),
         Command::Areas(args) => areas::run(args),
         Command::Tcp(args) => tcp::run(args),
+        Command::Kv(args) => kv::run(&args),
         Command::Run(args) => match (&args.fs, &args.tcp) {
             (Some(point), _) => crate::run_fs::run(&args, point),
             (None, Some(_)) => crate::run_tcp::run(&args),

@@ -16,6 +16,7 @@
 //! | `store` | check, list, repair storage areas |
 //! | `areas` | serve storage areas to many programs |
 //! | `tcp` | connect programs by virtual NICs in shared memory |
+//! | `kv` | a key-value store that speaks RESP |
 //! | `run`, `export` | programs whose files are durable by a storage area |
 //!
 //! This is an edge: clocks, threads, files and sockets are allowed here. The data path is in `runtime` and in the
@@ -42,6 +43,7 @@ mod foreign;
 mod fs;
 mod identity;
 mod inventory;
+mod kv;
 mod launch;
 mod machine;
 mod metrics;
