@@ -20,24 +20,20 @@ pub const COPY_BYTES_MAX: usize = 16 << 10;
 /// A copy that was read so often before its key was written is made anew.
 pub const READS_TO_RENEW: u64 = 16;
 
-/// The keys that others ask for most.
-#[derive(Debug)]
-pub struct Sketch {
-    counts: Vec<(u64, u32)>,
-    seen: u32,
-    sampled: u32,
-    hot_share: u32,
+/// A key's count, and how much of it other keys may have left.
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    hash: u64,
+    count: u32,
+    error: u32,
 }
 
-impl Default for Sketch {
-    fn default() -> Self {
-        Self {
-            counts: Vec::with_capacity(COUNTED),
-            seen: 0,
-            sampled: 0,
-            hot_share: HOT_SHARE,
-        }
-    }
+/// The keys that others ask for most.
+#[derive(Debug, Default)]
+pub struct Sketch {
+    counts: Vec<Count>,
+    seen: u32,
+    sampled: u32,
 }
 
 impl Sketch {
@@ -51,20 +47,28 @@ impl Sketch {
         if self.sampled == WINDOW {
             // Half of what was counts on, so a key between two windows is found, too.
             self.sampled = WINDOW / 2;
-            self.counts.iter_mut().for_each(|(_, count)| *count /= 2);
+            self.counts.iter_mut().for_each(|it| (it.count, it.error) = (it.count / 2, it.error / 2));
         }
-        if let Some((_, count)) = self.counts.iter_mut().find(|(counted, _)| *counted == hash) {
-            *count += 1;
-            return *count == WINDOW / self.hot_share;
+        if let Some(it) = self.counts.iter_mut().find(|it| it.hash == hash) {
+            it.count += 1;
+            return it.count - it.error == WINDOW / HOT_SHARE;
         }
         if self.counts.len() < COUNTED {
-            self.counts.push((hash, 1));
+            self.counts.push(Count {
+                hash,
+                count: 1,
+                error: 0,
+            });
             return false;
         }
-        let least = self.counts.iter_mut().min_by_key(|(_, count)| *count);
+        let least = self.counts.iter_mut().min_by_key(|it| it.count);
         let least = least.expect("it counts some");
-        *least = (hash, least.1 + 1);
-        least.1 == WINDOW / self.hot_share
+        *least = Count {
+            hash,
+            count: least.count + 1,
+            error: least.count,
+        };
+        false
     }
 }
 

@@ -5,6 +5,7 @@
 //! and no part of the command, so that a program can have a server in its own process, and so that its tests need no rack.
 #![forbid(unsafe_code)]
 
+mod keeper;
 mod kernel;
 mod lane;
 mod place;

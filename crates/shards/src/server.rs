@@ -1,5 +1,6 @@
 //! Starts and ends the threads of a server.
 
+use crate::keeper::Keeper;
 use crate::kernel::{Handed, Kernel};
 use crate::lane::{Bell, Lane};
 use crate::place::{self, AreaSizes, Directory, PlaceError};
@@ -21,8 +22,6 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Between two syncs of changes that nobody waits for.
-const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// A connection beyond the limit is told this, as with Redis.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 /// After an accept that failed, as without descriptors, the next one waits.
@@ -106,15 +105,15 @@ pub struct Started {
     pub steered_from: Option<usize>,
 }
 
-/// The thread that syncs areas, and the end of a channel that ends it.
-type Syncer = (Sender<()>, JoinHandle<Result<(), WorkerError>>);
+/// The thread that looks after areas, and the end of a channel that ends it.
+type KeeperThread = (Sender<()>, JoinHandle<Result<(), WorkerError>>);
 
 /// A server that runs.
 pub struct Server {
     peers: Arc<Peers>,
     workers: Vec<JoinHandle<Result<(), WorkerError>>>,
     acceptor: Option<JoinHandle<()>>,
-    syncer: Option<Syncer>,
+    keeper: Option<KeeperThread>,
     /// Ends the acceptor's sleep.
     accept_bell: Arc<Bell>,
     address: Option<SocketAddr>,
@@ -151,7 +150,7 @@ impl Server {
             peers: Arc::clone(&peers),
             workers: Vec::new(),
             acceptor: None,
-            syncer: None,
+            keeper: None,
             accept_bell: Arc::new(Bell::new()?),
             address,
             started: Started {
@@ -182,8 +181,12 @@ impl Server {
         if let Some(listener) = listener {
             server.accept(listener, options.clients_max)?;
         }
-        if options.durability == Durability::EverySecond {
-            server.sync(areas)?;
+        if !areas.is_empty() {
+            server.keep(Keeper {
+                areas,
+                area_bytes_max: options.area.most,
+                syncs: options.durability == Durability::EverySecond,
+            })?;
         }
         Ok(server)
     }
@@ -206,16 +209,10 @@ impl Server {
         Ok(())
     }
 
-    fn sync(&mut self, areas: Vec<Area>) -> io::Result<()> {
+    fn keep(&mut self, keeper: Keeper) -> io::Result<()> {
         let (ends, ended) = channel();
-        let thread = std::thread::Builder::new().name("sync".into());
-        let syncer = thread.spawn(move || {
-            while let Err(crate::sync::mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(SYNC_EVERY) {
-                areas.iter().try_for_each(Area::sync)?;
-            }
-            Ok(())
-        })?;
-        self.syncer = Some((ends, syncer));
+        let thread = std::thread::Builder::new().name("keeper".into());
+        self.keeper = Some((ends, thread.spawn(move || Ok(keeper.run(&ended)?))?));
         Ok(())
     }
 
@@ -231,8 +228,8 @@ impl Server {
 
     /// False if a thread has ended by itself: [`Server::stop`] tells why.
     pub fn is_serving(&self) -> bool {
-        let syncs = self.syncer.as_ref().is_none_or(|(_, thread)| !thread.is_finished());
-        syncs && !self.workers.iter().any(JoinHandle::is_finished)
+        let keeps = self.keeper.as_ref().is_none_or(|(_, thread)| !thread.is_finished());
+        keeps && !self.workers.iter().any(JoinHandle::is_finished)
     }
 
     /// Ends all threads. Everything that was answered is durable as promised, and the rest of the changes, too.
@@ -253,7 +250,7 @@ impl Server {
             Err(panic) => std::panic::resume_unwind(panic),
         };
         self.workers.drain(..).for_each(&mut joined);
-        if let Some((ends, thread)) = self.syncer.take() {
+        if let Some((ends, thread)) = self.keeper.take() {
             drop(ends);
             joined(thread);
         }

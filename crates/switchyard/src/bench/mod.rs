@@ -12,6 +12,7 @@ mod databases;
 mod files;
 mod hostile;
 mod instructions;
+mod kv;
 mod load;
 mod looped;
 mod nbd;
@@ -59,6 +60,8 @@ pub enum Comparison {
     Fs(files::FilesArgs),
     /// Measure small requests by user-level TCP on every link, beside Linux' sockets
     Tcp(tcp::TcpArgs),
+    /// Measure `switchyard kv serve` beside Redis, durable and in memory; or shards beside locks
+    Kv(kv::KvArgs),
     /// A client process of `bench fs`
     #[command(hide = true)]
     FsClient(files::ClientArgs),
@@ -144,6 +147,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Some(Comparison::Databases(args)) => return databases::run(args),
         Some(Comparison::Fs(args)) => return files::run(args),
         Some(Comparison::Tcp(args)) => return tcp::run(args),
+        Some(Comparison::Kv(args)) => return kv::run(args),
         Some(Comparison::FsClient(args)) => return files::be_client(args),
         None => {}
     }

@@ -16,8 +16,6 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Descriptors of a thread: its epoll, its bell, its area and what that needs.
 const FILES_OF_SHARD: u64 = 16;
-/// A new area, unless it is chosen: large enough for tables, so that memory holds the keys once.
-const AREA_BYTES_MIN: u64 = 256 << 20;
 /// Memory of a shard, at least: a table and the longest values.
 const SHARD_MEMORY_MIN: u64 = 1 << 20;
 
@@ -60,9 +58,9 @@ pub struct ServeArgs {
     /// Memory of all keys; beyond, those used longest ago are evicted
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     memory_max: Size,
-    /// Size of each shard's new area; it grows to four times the shard's memory [default: that memory, 256MiB at least]
-    #[arg(long, value_name = "SIZE")]
-    area: Option<Size>,
+    /// Size of each shard's new area, which takes as many zeros; it grows to four times the shard's memory
+    #[arg(long, value_name = "SIZE", default_value = "64MiB")]
+    area: Size,
     /// Connections at a time
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     clients: u32,
@@ -133,7 +131,7 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
         (None, Some(_)) => Durability::Always,
         (None, None) => Durability::None,
     };
-    let first = args.area.map_or(share.max(AREA_BYTES_MIN), |size| size.0);
+    let first = args.area.0;
     Ok(ServerOptions {
         listen: listen(args)?,
         shards: args.shards,
