@@ -30,6 +30,12 @@ impl From<Refused> for Failed {
     }
 }
 
+/// A word in an error: `most` bytes of it, and none from a zero on, as C's strings end there.
+pub fn shown(word: &[u8], most: usize) -> String {
+    let word = word.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(&word[..word.len().min(most)]).into_owned()
+}
+
 /// A command of one key, as it came and to be carried out.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
@@ -269,7 +275,7 @@ impl ExpireOptions {
                 () if is("gt") => options.if_later = true,
                 () if is("lt") => options.if_earlier = true,
                 () => {
-                    let word = String::from_utf8_lossy(word);
+                    let word = shown(word, usize::MAX);
                     return Err(Failed(format!("ERR Unsupported option {word}").into()));
                 }
             }

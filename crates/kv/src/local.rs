@@ -1,7 +1,7 @@
 //! Commands that concern the connection, and no key.
 
 use crate::command::{self, ALL, Command, Known, Way};
-use crate::execute::Failed;
+use crate::execute::{Failed, shown};
 use crate::info::About;
 use crate::number;
 use crate::parse::Words;
@@ -48,7 +48,7 @@ fn carry_out(
             session.is_closing = true;
             out.extend_from_slice(reply::OK);
         }
-        Command::Hello => hello(words, session, settings.about, out)?,
+        Command::Hello => hello(words, session, out)?,
         Command::Client => client(words, session, out)?,
         Command::Config => config(words, session, settings, out)?,
         Command::Command => commands(words, session.protocol, out)?,
@@ -63,7 +63,7 @@ pub fn wrong_count(name: &str) -> Failed {
 }
 
 fn unknown_part(words: Words<'_>, of: &str) -> Failed {
-    let word = String::from_utf8_lossy(&words.word(0)[..words.word(0).len().min(128)]).into_owned();
+    let word = shown(words.word(0), 128);
     Failed(format!("ERR unknown subcommand '{word}'. Try {of} HELP.").into())
 }
 
@@ -71,7 +71,7 @@ fn is(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
 }
 
-fn hello(words: Words<'_>, session: &mut Session, about: &About, out: &mut Vec<u8>) -> Result<(), Failed> {
+fn hello(words: Words<'_>, session: &mut Session, out: &mut Vec<u8>) -> Result<(), Failed> {
     let mut protocol = session.protocol;
     let mut name = None;
     if words.count() > 0 {
@@ -93,7 +93,7 @@ fn hello(words: Words<'_>, session: &mut Session, about: &About, out: &mut Vec<u
             } else if is(word, "setname") && rest.len() >= 1 {
                 name = rest.next();
             } else {
-                let word = String::from_utf8_lossy(word);
+                let word = shown(word, usize::MAX);
                 return Err(Failed(format!("ERR Syntax error in HELLO option '{word}'").into()));
             }
         }
@@ -117,7 +117,6 @@ fn hello(words: Words<'_>, session: &mut Session, about: &About, out: &mut Vec<u
     }
     reply::bulk(out, b"modules");
     reply::array(out, 0);
-    let _ = about;
     Ok(())
 }
 

@@ -744,14 +744,13 @@ impl Shard {
 
 /// The error of a command that is not there, as Redis words it.
 fn unknown(words: Words<'_>) -> Failed {
-    let cut = |word: &[u8], most: usize| String::from_utf8_lossy(&word[..word.len().min(most)]).into_owned();
     let mut told = String::new();
     for word in words.from(1) {
         if told.len() >= 128 {
             break;
         }
-        told.push_str(&format!("'{}' ", cut(word, 128 - told.len())));
+        told.push_str(&format!("'{}' ", execute::shown(word, 128 - told.len())));
     }
-    let name = cut(words.word(0), 128);
+    let name = execute::shown(words.word(0), 128);
     Failed(format!("ERR unknown command '{name}', with args beginning with: {told}").into())
 }
