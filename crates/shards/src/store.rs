@@ -1,13 +1,12 @@
 //! The storage area of a shard: changes in, keys out at the start (docs/format/kv.md).
 
-use area::{Area, AreaError, AreaOptions, Op, SubmitError, Tree};
+use area::{Area, AreaError, AreaOptions, Map, Op, SubmitError};
 use kv::keyspace::KEY_BYTES_MAX;
 use kv::{Keyspace, KeyspaceOptions};
-use std::ops::Bound;
 use std::path::Path;
 
-/// The tree that has the keys.
-const TREE: &str = "kv";
+/// The map that has the keys.
+const MAP: &str = "kv";
 /// Bytes before a value: when it ends.
 pub const HEAD_BYTES: usize = 8;
 /// Keys that are read at once.
@@ -40,7 +39,7 @@ impl Durability {
 /// A shard's area.
 pub struct Store {
     area: Area,
-    tree: Tree,
+    map: Map,
     waits: bool,
     batch_bytes_max: usize,
     area_bytes_max: u64,
@@ -58,11 +57,11 @@ impl Store {
     /// Of the area.
     pub fn open(path: &Path, bytes: u64, bytes_max: u64, durability: Durability) -> Result<Self, AreaError> {
         let area = Area::open(path, &AreaOptions::new(bytes).with_memory(64 << 20))?;
-        let tree = area.tree(TREE)?;
+        let map = area.map(MAP)?;
         Ok(Self {
             batch_bytes_max: area.batch_bytes_max(),
             area,
-            tree,
+            map,
             waits: durability == Durability::Always,
             area_bytes_max: bytes_max,
             values: Vec::new(),
@@ -79,33 +78,23 @@ impl Store {
         &self.area
     }
 
-    /// Hands out all keys with their values and ends, in order.
+    /// Hands out all keys with their values and ends.
     ///
     /// # Errors
     /// The area cannot be read, or a value is none of ours.
     pub fn each(&self, mut f: impl FnMut(&[u8], &[u8], u64)) -> Result<(), LoadError> {
-        let (mut last, mut is_bad): (Option<Vec<u8>>, bool) = (None, false);
-        loop {
-            let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let (mut count, mut next) = (0, Vec::new());
-            self.tree.visit((from, Bound::Unbounded), STEP, |key, value| {
-                count += 1;
-                next.clear();
-                next.extend_from_slice(key);
-                match value.split_first_chunk() {
-                    Some((head, value)) => f(key, value, u64::from_le_bytes(*head)),
-                    None => is_bad = true,
-                }
-                std::ops::ControlFlow::Continue(())
-            })?;
-            if is_bad {
-                return Err(LoadError::Value);
+        let all = self.map.keys()?;
+        for keys in all.chunks(STEP) {
+            let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+            let values = self.map.get_many(&keys)?;
+            for (key, value) in keys.iter().zip(values) {
+                // Nobody changes the area meanwhile: each key has its value.
+                let value = value.as_deref().and_then(<[u8]>::split_first_chunk);
+                let (head, value) = value.ok_or(LoadError::Value)?;
+                f(key, value, u64::from_le_bytes(*head));
             }
-            if count < STEP {
-                return Ok(());
-            }
-            last = Some(next);
         }
+        Ok(())
     }
 
     /// Fills a keyspace that is empty. What has ended, or finds no room, is removed from the area.
@@ -127,7 +116,7 @@ impl Store {
             }
         })?;
         for key in gone {
-            let map = self.tree.id();
+            let map = self.map.id();
             self.area.enter(&[Op::Remove { map, key: &key }])?;
         }
         self.area.sync()?;
@@ -152,8 +141,8 @@ impl Store {
     /// The area has failed, or is full and cannot grow: whether the changes are there is not known.
     pub fn commit(&mut self, keys: &Keyspace) -> Result<(), AreaError> {
         if keys.changes().is_cleared {
-            self.area.drop_structure(self.tree.id())?;
-            self.tree = self.area.tree(TREE)?;
+            self.area.drop_structure(self.map.id())?;
+            self.map = self.area.map(MAP)?;
         }
         self.values.clear();
         let mut changes: Vec<Change> = Vec::with_capacity(keys.changes().count());
@@ -184,7 +173,7 @@ impl Store {
     }
 
     fn submit(&self, changes: &[Change], waits: bool) -> Result<(), AreaError> {
-        let map = self.tree.id();
+        let map = self.map.id();
         let ops: Vec<Op<'_>> = changes
             .iter()
             .map(|(key, value)| match *value {
