@@ -160,7 +160,9 @@ pub fn find(name: &[u8]) -> Option<&'static Known> {
     let small = small.get_mut(..name.len())?;
     small.copy_from_slice(name);
     small.make_ascii_lowercase();
-    let found = ALL.binary_search_by(|known| known.name.as_bytes().cmp(small)).ok()?;
+    let found = ALL
+        .binary_search_by(|known| known.name.as_bytes().cmp(small))
+        .ok()?;
     Some(&ALL[found])
 }
 

@@ -104,7 +104,9 @@ fn carry_out(keys: &mut Keyspace, call: &Call<'_>, out: &mut Vec<u8>) -> Result<
             let length = keys.read(hash, key).map_or(0, |entry| entry.value().len());
             reply::integer(out, length as i64);
         }
-        Command::Expire | Command::PExpire | Command::ExpireAt | Command::PExpireAt => expire(keys, call, out)?,
+        Command::Expire | Command::PExpire | Command::ExpireAt | Command::PExpireAt => {
+            expire(keys, call, out)?
+        }
         Command::Ttl | Command::PTtl => time_left(keys, hash, key, command == Command::Ttl, out),
         Command::Persist => {
             let place = keys.look(hash, key);
@@ -133,19 +135,37 @@ fn value(keys: &mut Keyspace, hash: u64, key: &[u8], protocol: Protocol, out: &m
 }
 
 /// Unix time in ms that a command gives, in seconds or ms, from now on or from 1970 on. It may have passed.
-fn moment(keys: &Keyspace, given: i64, in_seconds: bool, is_absolute: bool, name: &str) -> Result<i64, Failed> {
+fn moment(
+    keys: &Keyspace,
+    given: i64,
+    in_seconds: bool,
+    is_absolute: bool,
+    name: &str,
+) -> Result<i64, Failed> {
     let bad = || Failed(format!("ERR invalid expire time in '{name}' command").into());
-    let ms = if in_seconds { given.checked_mul(1000) } else { Some(given) };
+    let ms = if in_seconds {
+        given.checked_mul(1000)
+    } else {
+        Some(given)
+    };
     let from = if is_absolute { 0 } else { keys.now_ms() as i64 };
     ms.and_then(|ms| ms.checked_add(from)).ok_or_else(bad)
 }
 
 /// The same for SET, where it is above zero.
-fn end_of(keys: &Keyspace, word: &[u8], in_seconds: bool, is_absolute: bool, name: &str) -> Result<u64, Failed> {
+fn end_of(
+    keys: &Keyspace,
+    word: &[u8],
+    in_seconds: bool,
+    is_absolute: bool,
+    name: &str,
+) -> Result<u64, Failed> {
     let given = number_of(word)?;
     let until = moment(keys, given, in_seconds, is_absolute, name)?;
     if given <= 0 || until <= 0 {
-        return Err(Failed(format!("ERR invalid expire time in '{name}' command").into()));
+        return Err(Failed(
+            format!("ERR invalid expire time in '{name}' command").into(),
+        ));
     }
     Ok(until as u64)
 }
@@ -301,7 +321,9 @@ impl ExpireOptions {
 }
 
 fn expire(keys: &mut Keyspace, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), Failed> {
-    let &Call { command, words, hash, .. } = call;
+    let &Call {
+        command, words, hash, ..
+    } = call;
     let key = words.word(0);
     let options = ExpireOptions::read(words)?;
     let given = number_of(words.word(1))?;
@@ -370,7 +392,10 @@ impl<'a> Scan<'a> {
             let argument = rest.next().ok_or(SYNTAX)?;
             if is("count") {
                 let count = number_of(argument)?;
-                scan.count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(SYNTAX)?;
+                scan.count = usize::try_from(count)
+                    .ok()
+                    .filter(|count| *count > 0)
+                    .ok_or(SYNTAX)?;
             } else if is("match") {
                 scan.pattern = Some(argument);
             } else if is("type") {
@@ -387,7 +412,11 @@ impl<'a> Scan<'a> {
         keys.needs_all();
         let (mut found, mut count) = (Vec::new(), 0);
         let next = keys.walk(bucket, self.count, |entry| {
-            if self.of_strings && self.pattern.is_none_or(|like| pattern::matches(like, entry.key())) {
+            if self.of_strings
+                && self
+                    .pattern
+                    .is_none_or(|like| pattern::matches(like, entry.key()))
+            {
                 reply::bulk(&mut found, entry.key());
                 count += 1;
             }

@@ -59,7 +59,9 @@ impl Gather {
         self.left -= 1;
         match &mut self.kind {
             Kind::Sum(sum) => {
-                let digits = bytes.strip_prefix(b":").and_then(|rest| rest.strip_suffix(b"\r\n"));
+                let digits = bytes
+                    .strip_prefix(b":")
+                    .and_then(|rest| rest.strip_suffix(b"\r\n"));
                 *sum += digits.and_then(number::parse).unwrap_or(0);
             }
             Kind::Row(row) => row[part as usize] = bytes.to_vec(),

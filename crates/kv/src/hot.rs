@@ -47,7 +47,9 @@ impl Sketch {
         if self.sampled == WINDOW {
             // Half of what was counts on, so a key between two windows is found, too.
             self.sampled = WINDOW / 2;
-            self.counts.iter_mut().for_each(|it| (it.count, it.error) = (it.count / 2, it.error / 2));
+            self.counts
+                .iter_mut()
+                .for_each(|it| (it.count, it.error) = (it.count / 2, it.error / 2));
         }
         if let Some(it) = self.counts.iter_mut().find(|it| it.hash == hash) {
             it.count += 1;
@@ -136,7 +138,11 @@ mod tests {
         let mut rng = base::Rng::new(1);
         let (mut sketch, mut hot) = (Sketch::default(), Vec::new());
         for _ in 0..100_000 {
-            let key = if rng.below(100) < 7 { 1 } else { 2 + rng.below(100_000) };
+            let key = if rng.below(100) < 7 {
+                1
+            } else {
+                2 + rng.below(100_000)
+            };
             if sketch.note(key) {
                 hot.push(key);
             }

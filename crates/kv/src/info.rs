@@ -104,7 +104,9 @@ impl Counters {
 
     /// As another shard gets them.
     pub fn put(&self, out: &mut Vec<u8>) {
-        self.words().iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        self.words()
+            .iter()
+            .for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
     }
 
     /// Adds those of a shard.
@@ -134,76 +136,75 @@ pub struct About {
     pub began_ms: u64,
 }
 
+/// A section of INFO: its name, and its lines.
+type Section = (&'static str, Vec<(&'static str, String)>);
+
 /// The text of INFO: the named sections, or all without a name. Names are Redis' where Redis has the figure.
 pub fn text(counters: &Counters, about: &About, now_ms: u64, wanted: &[Vec<u8>]) -> String {
     let everything = ["all", "default", "everything"];
     let is_wanted = |name: &str| {
         let is = |word: &Vec<u8>, name: &str| word.eq_ignore_ascii_case(name.as_bytes());
-        wanted.is_empty() || wanted.iter().any(|word| is(word, name) || everything.iter().any(|all| is(word, all)))
+        let mut wanted_words = wanted.iter();
+        wanted.is_empty()
+            || wanted_words.any(|word| is(word, name) || everything.iter().any(|all| is(word, all)))
     };
-    let uptime = now_ms.saturating_sub(about.began_ms) / 1000;
     let mut out = String::new();
-    let mut section = |name: &str, lines: &[(&str, String)]| {
-        if is_wanted(name) {
-            let gap = if out.is_empty() { "" } else { "\r\n" };
-            let (first, rest) = name.split_at(1);
-            let _ = write!(out, "{gap}# {}{rest}\r\n", first.to_uppercase());
-            lines.iter().for_each(|(key, value)| {
-                let _ = write!(out, "{key}:{value}\r\n");
-            });
+    for (name, lines) in sections(counters, about, now_ms) {
+        if !is_wanted(name) {
+            continue;
         }
-    };
-    let of = |number: u64| number.to_string();
-    section(
-        "server",
-        &[
-            ("redis_version", "7.0.0".into()),
-            ("redis_mode", "standalone".into()),
-            ("switchyard_version", about.version.clone()),
-            ("process_id", about.process.to_string()),
-            ("tcp_port", about.port.to_string()),
-            ("uptime_in_seconds", of(uptime)),
-            ("shards", about.shards.to_string()),
-        ],
-    );
-    section(
-        "clients",
-        &[("connected_clients", of(counters.clients))],
-    );
-    section(
-        "memory",
-        &[
-            ("used_memory", of(counters.memory)),
-            ("maxmemory", of(counters.memory_max)),
-            ("maxmemory_policy", "allkeys-lru".into()),
-        ],
-    );
-    section(
-        "persistence",
-        &[
-            ("loading", "0".into()),
-            ("durability", about.durability.clone()),
-            ("commits", of(counters.commits)),
-            ("committed_keys", of(counters.committed_keys)),
-        ],
-    );
-    section(
-        "stats",
-        &[
-            ("total_connections_received", of(counters.connections)),
-            ("total_commands_processed", of(counters.commands)),
-            ("keyspace_hits", of(counters.hits)),
-            ("keyspace_misses", of(counters.misses)),
-            ("expired_keys", of(counters.expired)),
-            ("evicted_keys", of(counters.evicted)),
-            ("steered_commands", of(counters.steered)),
-            ("copies", of(counters.copies)),
-            ("copy_reads", of(counters.copy_reads)),
-        ],
-    );
-    let keys = format!("keys={},expires={},avg_ttl=0", counters.keys, counters.mortal);
-    let lines = [("db0", keys)];
-    let lines: &[_] = if counters.keys > 0 { &lines } else { &[] };
-    section("keyspace", lines);
+        let gap = if out.is_empty() { "" } else { "\r\n" };
+        let (first, rest) = name.split_at(1);
+        let _ = write!(out, "{gap}# {}{rest}\r\n", first.to_uppercase());
+        for (key, value) in lines {
+            let _ = write!(out, "{key}:{value}\r\n");
+        }
+    }
     out
+}
+
+fn sections(counters: &Counters, about: &About, now_ms: u64) -> [Section; 6] {
+    let of = |number: u64| number.to_string();
+    let uptime = now_ms.saturating_sub(about.began_ms) / 1000;
+    let server = vec![
+        ("redis_version", "7.0.0".into()),
+        ("redis_mode", "standalone".into()),
+        ("switchyard_version", about.version.clone()),
+        ("process_id", about.process.to_string()),
+        ("tcp_port", about.port.to_string()),
+        ("uptime_in_seconds", of(uptime)),
+        ("shards", about.shards.to_string()),
+    ];
+    let memory = vec![
+        ("used_memory", of(counters.memory)),
+        ("maxmemory", of(counters.memory_max)),
+        ("maxmemory_policy", "allkeys-lru".into()),
+    ];
+    let persistence = vec![
+        ("loading", "0".into()),
+        ("durability", about.durability.clone()),
+        ("commits", of(counters.commits)),
+        ("committed_keys", of(counters.committed_keys)),
+    ];
+    let stats = vec![
+        ("total_connections_received", of(counters.connections)),
+        ("total_commands_processed", of(counters.commands)),
+        ("keyspace_hits", of(counters.hits)),
+        ("keyspace_misses", of(counters.misses)),
+        ("expired_keys", of(counters.expired)),
+        ("evicted_keys", of(counters.evicted)),
+        ("steered_commands", of(counters.steered)),
+        ("copies", of(counters.copies)),
+        ("copy_reads", of(counters.copy_reads)),
+    ];
+    let keys = format!("keys={},expires={},avg_ttl=0", counters.keys, counters.mortal);
+    let has_keys = counters.keys > 0;
+    [
+        ("server", server),
+        ("clients", vec![("connected_clients", of(counters.clients))]),
+        ("memory", memory),
+        ("persistence", persistence),
+        ("stats", stats),
+        ("keyspace", has_keys.then_some(("db0", keys)).into_iter().collect()),
+    ]
 }

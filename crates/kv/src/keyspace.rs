@@ -290,7 +290,11 @@ impl Keyspace {
             Some(place) => {
                 let before = self.table.entry(place).memory();
                 self.table.touch(place);
-                self.make_room((value.len() + key.len()) as u64 + ENTRY_BYTES, before, Some(place))?;
+                self.make_room(
+                    (value.len() + key.len()) as u64 + ENTRY_BYTES,
+                    before,
+                    Some(place),
+                )?;
                 self.table.entry_mut(place).set_value(value);
                 self.memory = self.memory - before + self.table.entry(place).memory();
                 place
@@ -363,7 +367,8 @@ impl Keyspace {
     /// Removes all keys.
     pub fn clear(&mut self) {
         let copied = self.table.all().filter(|entry| entry.has_copies);
-        self.outdated.extend(copied.map(|entry| (entry.hash(), entry.key().into())));
+        self.outdated
+            .extend(copied.map(|entry| (entry.hash(), entry.key().into())));
         if self.options.keeps_changes || !self.outdated.is_empty() {
             self.removed = self.batch;
             self.needs = self.batch;
@@ -422,7 +427,11 @@ impl Keyspace {
             looks += 1;
             let (mut ended, mut mortal) = (Vec::new(), 0);
             for _ in 0..EXPIRY_BUCKETS.min(self.table.buckets()) {
-                self.sweep = if self.sweep < self.table.buckets() { self.sweep } else { 0 };
+                self.sweep = if self.sweep < self.table.buckets() {
+                    self.sweep
+                } else {
+                    0
+                };
                 for place in self.table.of_bucket(self.sweep) {
                     let expires_ms = self.table.entry(place).expires_ms;
                     mortal += usize::from(expires_ms != 0);

@@ -21,7 +21,13 @@ pub struct Settings<'a> {
 }
 
 /// Carries one out, and appends its reply. `words` has no name.
-pub fn run(command: Command, words: Words<'_>, session: &mut Session, settings: Settings<'_>, out: &mut Vec<u8>) {
+pub fn run(
+    command: Command,
+    words: Words<'_>,
+    session: &mut Session,
+    settings: Settings<'_>,
+    out: &mut Vec<u8>,
+) {
     if let Err(Failed(text)) = carry_out(command, words, session, settings, out) {
         reply::error(out, text.as_bytes());
     }
@@ -94,7 +100,9 @@ fn hello(words: Words<'_>, session: &mut Session, out: &mut Vec<u8>) -> Result<(
                 name = rest.next();
             } else {
                 let word = shown(word, usize::MAX);
-                return Err(Failed(format!("ERR Syntax error in HELLO option '{word}'").into()));
+                return Err(Failed(
+                    format!("ERR Syntax error in HELLO option '{word}'").into(),
+                ));
             }
         }
     }
@@ -156,7 +164,12 @@ fn client(words: Words<'_>, session: &mut Session, out: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-fn config(words: Words<'_>, session: &Session, settings: Settings<'_>, out: &mut Vec<u8>) -> Result<(), Failed> {
+fn config(
+    words: Words<'_>,
+    session: &Session,
+    settings: Settings<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), Failed> {
     if !is(words.word(0), "get") {
         return Err(unknown_part(words, "CONFIG"));
     }
@@ -166,7 +179,10 @@ fn config(words: Words<'_>, session: &Session, settings: Settings<'_>, out: &mut
     let durability = &settings.about.durability;
     let keeps = durability != "none";
     let all = [
-        ("appendfsync", if keeps { durability.clone() } else { "no".into() }),
+        (
+            "appendfsync",
+            if keeps { durability.clone() } else { "no".into() },
+        ),
         ("appendonly", if keeps { "yes" } else { "no" }.into()),
         ("databases", "1".into()),
         ("maxmemory", settings.memory_max.to_string()),
@@ -221,5 +237,7 @@ fn describe(known: &Known, out: &mut Vec<u8>) {
     reply::integer(out, i64::from(known.arity));
     reply::array(out, 1);
     reply::status(out, if known.writes { "write" } else { "readonly" });
-    [first, last, step].iter().for_each(|place| reply::integer(out, *place));
+    [first, last, step]
+        .iter()
+        .for_each(|place| reply::integer(out, *place));
 }

@@ -112,11 +112,15 @@ impl Message<'_> {
             }
             Self::Forget { batch, hash } => {
                 out.push(FORGET);
-                [batch, hash].iter().for_each(|it| out.extend_from_slice(&it.to_le_bytes()));
+                [batch, hash]
+                    .iter()
+                    .for_each(|it| out.extend_from_slice(&it.to_le_bytes()));
             }
             Self::Forgotten { batch, hash, reads } => {
                 out.push(FORGOTTEN);
-                [batch, hash, reads].iter().for_each(|it| out.extend_from_slice(&it.to_le_bytes()));
+                [batch, hash, reads]
+                    .iter()
+                    .for_each(|it| out.extend_from_slice(&it.to_le_bytes()));
             }
         }
     }
@@ -184,7 +188,11 @@ impl<'a> Reader<'a> {
                 let count = u32::from_le_bytes(self.take());
                 spans.clear();
                 (0..count).for_each(|_| spans.push(self.span()));
-                let protocol = if protocol == 1 { Protocol::Three } else { Protocol::Two };
+                let protocol = if protocol == 1 {
+                    Protocol::Three
+                } else {
+                    Protocol::Two
+                };
                 Message::Call {
                     place,
                     command: Command::of_number(command),

@@ -68,7 +68,19 @@ mod tests {
             assert_eq!(digits.text(), value.to_string().as_bytes());
             assert_eq!(parse(digits.text()), Some(value));
         }
-        for text in ["", "-", "+1", " 1", "1 ", "01", "-0", "00", "9223372036854775808", "1.0", "0x1"] {
+        for text in [
+            "",
+            "-",
+            "+1",
+            " 1",
+            "1 ",
+            "01",
+            "-0",
+            "00",
+            "9223372036854775808",
+            "1.0",
+            "0x1",
+        ] {
             assert_eq!(parse(text.as_bytes()), None, "{text}");
         }
     }

@@ -217,7 +217,11 @@ impl Parser {
         self.spans.clear();
         self.text.clear();
         self.is_line = true;
-        split(line.strip_suffix(b"\r").unwrap_or(line), &mut self.text, &mut self.spans)?;
+        split(
+            line.strip_suffix(b"\r").unwrap_or(line),
+            &mut self.text,
+            &mut self.spans,
+        )?;
         Ok(match self.spans.is_empty() {
             true => Parsed::Nothing(end + 1),
             false => Parsed::Request(end + 1),

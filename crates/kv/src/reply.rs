@@ -32,7 +32,13 @@ pub fn status(out: &mut Vec<u8>, text: &str) {
 /// An error, with its code. Ends of lines in it become blanks.
 pub fn error(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'-');
-    let plain = |byte: &u8| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte };
+    let plain = |byte: &u8| {
+        if matches!(byte, b'\r' | b'\n') {
+            b' '
+        } else {
+            *byte
+        }
+    };
     out.extend(text.iter().map(plain));
     out.extend_from_slice(b"\r\n");
 }

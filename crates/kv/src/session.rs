@@ -17,9 +17,15 @@ const KEPT_BYTES_MAX: usize = 1 << 16;
 #[derive(Debug)]
 enum Slot {
     /// So many bytes of `held` that need a batch.
-    Held { bytes: usize, needs: u64 },
+    Held {
+        bytes: usize,
+        needs: u64,
+    },
     /// Another shard's reply, for a key with this hash.
-    Remote { hash: u64, reply: Option<Vec<u8>> },
+    Remote {
+        hash: u64,
+        reply: Option<Vec<u8>>,
+    },
     Parts(Box<Gather>),
 }
 
@@ -133,7 +139,9 @@ impl Session {
 
     /// A reply has come, or a part of one, that needs a batch of this shard.
     pub fn fill(&mut self, number: u64, part: u32, bytes: &[u8], needs: u64) {
-        let slot = number.checked_sub(self.first).and_then(|at| self.slots.get_mut(at as usize));
+        let slot = number
+            .checked_sub(self.first)
+            .and_then(|at| self.slots.get_mut(at as usize));
         match slot.expect("a reply has its slot until it comes") {
             Slot::Remote { reply, .. } => *reply = Some(bytes.to_vec()),
             Slot::Parts(gather) => {

@@ -184,7 +184,9 @@ impl Shard {
         self.opened += 1;
         let id = (self.opened - 1) * self.options.shards as u64 + self.options.index as u64 + 1;
         let generation = self.opened as u32;
-        let index = self.sessions.insert(Session::new(id, generation, self.options.requests));
+        let index = self
+            .sessions
+            .insert(Session::new(id, generation, self.options.requests));
         self.counters.connections += 1;
         SessionId::new(index, generation)
     }
@@ -572,7 +574,8 @@ impl Shard {
     /// A command that all shards carry out.
     fn all(&mut self, id: SessionId, command: Command, words: Words<'_>) {
         if matches!(command, Command::FlushAll | Command::FlushDb) {
-            let is_way = |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
+            let is_way =
+                |word: &[u8]| word.eq_ignore_ascii_case(b"async") || word.eq_ignore_ascii_case(b"sync");
             if words.count() > 1 || !words.from(0).all(is_way) {
                 return self.refuse(id, &"ERR syntax error".into());
             }
@@ -673,9 +676,16 @@ impl Shard {
 
     /// Finds which batches are complete, and does what waits for that.
     fn advance(&mut self) {
-        while self.unanswered.front().is_some_and(|first| first.left == 0 && first.batch <= self.durable) {
+        while self
+            .unanswered
+            .front()
+            .is_some_and(|first| first.left == 0 && first.batch <= self.durable)
+        {
             let first = self.unanswered.pop_front().expect("it is there");
-            let renewed = first.keys.into_iter().filter(|(_, _, reads)| *reads >= READS_TO_RENEW);
+            let renewed = first
+                .keys
+                .into_iter()
+                .filter(|(_, _, reads)| *reads >= READS_TO_RENEW);
             self.to_copy.extend(renewed.map(|(hash, key, _)| (hash, key)));
         }
         let before = self.complete;

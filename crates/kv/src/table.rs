@@ -286,7 +286,10 @@ mod tests {
             let key = rng.below(600);
             let bytes = key.to_le_bytes();
             let found = table.find(hash(key), &bytes);
-            assert_eq!(found.map(|place| table.entry(place).value().to_vec()), model.get(&key).cloned());
+            assert_eq!(
+                found.map(|place| table.entry(place).value().to_vec()),
+                model.get(&key).cloned()
+            );
             order.retain(|other| *other != key);
             match (found, rng.below(3)) {
                 (Some(place), 0) => {
@@ -326,7 +329,11 @@ mod tests {
         }
         let (mut seen, mut bucket, mut next) = (BTreeSet::new(), 0, 1000);
         while bucket < table.buckets() {
-            seen.extend(table.of_bucket(bucket).map(|place| table.entry(place).key().to_vec()));
+            seen.extend(
+                table
+                    .of_bucket(bucket)
+                    .map(|place| table.entry(place).key().to_vec()),
+            );
             bucket += 1;
             if next < 5000 {
                 insert(&mut table, next);

@@ -4,11 +4,13 @@ use crate::rack::{Rack, keys};
 use kv::{KeyspaceOptions, SessionId};
 
 fn racks() -> impl Iterator<Item = (Rack, SessionId)> {
-    [(1, false), (1, true), (3, false), (3, true)].into_iter().map(|(shards, keeps)| {
-        let mut rack = Rack::new(shards, keys(keeps));
-        let session = rack.shards[0].open();
-        (rack, session)
-    })
+    [(1, false), (1, true), (3, false), (3, true)]
+        .into_iter()
+        .map(|(shards, keeps)| {
+            let mut rack = Rack::new(shards, keys(keeps));
+            let session = rack.shards[0].open();
+            (rack, session)
+        })
 }
 
 #[test]
@@ -25,7 +27,10 @@ fn commands_answer_as_redis_does_on_any_number_of_shards() {
             ("append a 0", ":3\r\n"),
             ("strlen a", ":3\r\n"),
             ("mset b 1 c 2 d 3 e 4", "+OK\r\n"),
-            ("mget b none c d e", "*5\r\n$1\r\n1\r\n$-1\r\n$1\r\n2\r\n$1\r\n3\r\n$1\r\n4\r\n"),
+            (
+                "mget b none c d e",
+                "*5\r\n$1\r\n1\r\n$-1\r\n$1\r\n2\r\n$1\r\n3\r\n$1\r\n4\r\n",
+            ),
             ("exists a b c none", ":3\r\n"),
             ("dbsize", ":5\r\n"),
             ("del b c none", ":2\r\n"),
@@ -40,17 +45,28 @@ fn commands_answer_as_redis_does_on_any_number_of_shards() {
             ("type a", "+string\r\n"),
             ("getdel e", "$1\r\n4\r\n"),
             ("keys *", "*1\r\n$1\r\na\r\n"),
-            ("incr a x", "-ERR wrong number of arguments for 'incr' command\r\n"),
+            (
+                "incr a x",
+                "-ERR wrong number of arguments for 'incr' command\r\n",
+            ),
             ("set a b ex 0", "-ERR invalid expire time in 'set' command\r\n"),
             ("set a b ex", "-ERR syntax error\r\n"),
-            ("nosuch a b", "-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' \r\n"),
+            (
+                "nosuch a b",
+                "-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' \r\n",
+            ),
             ("select 1", "-ERR DB index is out of range\r\n"),
             ("scan x", "-ERR invalid cursor\r\n"),
             ("flushall", "+OK\r\n"),
             ("dbsize", ":0\r\n"),
             ("hello 4", "-NOPROTO unsupported protocol version\r\n"),
         ] {
-            assert_eq!(rack.ask(0, session, line), reply, "{line}, {} shards", rack.shards.len());
+            assert_eq!(
+                rack.ask(0, session, line),
+                reply,
+                "{line}, {} shards",
+                rack.shards.len()
+            );
         }
         rack.ask(0, session, "hello 3");
         assert_eq!(rack.ask(0, session, "get none"), "_\r\n");
@@ -64,13 +80,20 @@ fn replies_come_in_the_order_of_requests_whoever_gives_them() {
         let mut lines = String::new();
         let mut expected = String::new();
         for key in 0..300 {
-            lines.push_str(&format!("set k{key} {key}\r\nincr k{key}\r\nping\r\nget k{key}\r\n"));
+            lines.push_str(&format!(
+                "set k{key} {key}\r\nincr k{key}\r\nping\r\nget k{key}\r\n"
+            ));
             let next = (key + 1).to_string();
-            expected.push_str(&format!("+OK\r\n:{next}\r\n+PONG\r\n${}\r\n{next}\r\n", next.len()));
+            expected.push_str(&format!(
+                "+OK\r\n:{next}\r\n+PONG\r\n${}\r\n{next}\r\n",
+                next.len()
+            ));
         }
         let (mut sent, mut got) = (0, Vec::new());
         while sent < lines.len() {
-            sent += rack.shards[0].receive(session, &lines.as_bytes()[sent..]).consumed;
+            sent += rack.shards[0]
+                .receive(session, &lines.as_bytes()[sent..])
+                .consumed;
             rack.settle();
             got.extend(rack.replies(0, session));
         }
@@ -89,7 +112,13 @@ fn a_scan_sees_every_key_of_every_shard_once() {
             let reply = rack.ask(0, session, &format!("scan {cursor} count 7"));
             let words: Vec<&str> = reply.split("\r\n").collect();
             cursor = words[2].to_owned();
-            seen.extend(words[4..].iter().skip(1).step_by(2).map(|word| (*word).to_owned()));
+            seen.extend(
+                words[4..]
+                    .iter()
+                    .skip(1)
+                    .step_by(2)
+                    .map(|word| (*word).to_owned()),
+            );
             if cursor == "0" {
                 break;
             }
@@ -126,14 +155,24 @@ fn memory_has_its_limit_and_the_keys_used_longest_ago_go() {
     for key in 0..1000 {
         let value = "x".repeat(1000);
         assert_eq!(rack.ask(0, session, &format!("set k{key} {value}")), "+OK\r\n");
-        assert!(rack.ask(0, session, "get k0").starts_with("$1000"), "it is used all the time");
+        assert!(
+            rack.ask(0, session, "get k0").starts_with("$1000"),
+            "it is used all the time"
+        );
         assert!(rack.shards[0].keys().memory() <= 200_000);
     }
     assert_eq!(rack.ask(0, session, "get k1"), "$-1\r\n");
     assert!(rack.shards[0].counters().evicted > 800);
     let value = "x".repeat(300_000);
-    let reply = rack.ask(0, session, &format!("*3\r\n$3\r\nset\r\n$1\r\na\r\n${}\r\n{value}", value.len()));
-    assert_eq!(reply, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    let reply = rack.ask(
+        0,
+        session,
+        &format!("*3\r\n$3\r\nset\r\n$1\r\na\r\n${}\r\n{value}", value.len()),
+    );
+    assert_eq!(
+        reply,
+        "-OOM command not allowed when used memory > 'maxmemory'.\r\n"
+    );
 }
 
 #[test]
@@ -161,7 +200,10 @@ fn changes_name_each_key_and_what_it_has_become() {
     let mut rack = Rack::new(1, keys(true));
     let session = rack.shards[0].open();
     rack.ask(0, session, "mset a 1 b 2 c 3");
-    rack.shards[0].receive(session, b"set a 9\r\ndel b\r\nset b 8\r\ndel c\r\nset d 1 px 5\r\n");
+    rack.shards[0].receive(
+        session,
+        b"set a 9\r\ndel b\r\nset b 8\r\ndel c\r\nset d 1 px 5\r\n",
+    );
     let mut changes = std::collections::BTreeMap::new();
     rack.shards[0].keys().each_change(|key, entry| {
         let value = entry.map(|entry| (entry.value().to_vec(), entry.expires_ms));

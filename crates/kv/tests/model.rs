@@ -46,7 +46,12 @@ fn run(seed: u64, keeps: bool, mistake: Mistake) -> (Vec<Event>, u64) {
             let shard = number % SHARDS;
             let session = rack.shards[shard].open();
             let (under_way, input) = (VecDeque::new(), Vec::new());
-            Client { shard, session, under_way, input }
+            Client {
+                shard,
+                session,
+                under_way,
+                input,
+            }
         })
         .collect();
     let (mut events, mut time, mut value) = (Vec::<Event>::new(), 0, 0);
@@ -69,7 +74,13 @@ fn run(seed: u64, keeps: bool, mistake: Mistake) -> (Vec<Event>, u64) {
                     };
                     let written = writes.then(|| if line.starts_with("del") { 0 } else { value });
                     client.under_way.push_back(events.len());
-                    events.push(Event { key, written, read: 0, began: time, ended: u64::MAX });
+                    events.push(Event {
+                        key,
+                        written,
+                        read: 0,
+                        began: time,
+                        ended: u64::MAX,
+                    });
                     client.input.extend_from_slice(line.as_bytes());
                 }
                 let received = rack.shards[client.shard].receive(client.session, &client.input);
@@ -77,7 +88,10 @@ fn run(seed: u64, keeps: bool, mistake: Mistake) -> (Vec<Event>, u64) {
                 rack.tell(client.shard);
             }
             4..8 => {
-                let (from, to) = (rng.below(SHARDS as u64) as usize, rng.below(SHARDS as u64) as usize);
+                let (from, to) = (
+                    rng.below(SHARDS as u64) as usize,
+                    rng.below(SHARDS as u64) as usize,
+                );
                 rack.deliver(from, to);
             }
             _ => {
@@ -91,7 +105,9 @@ fn run(seed: u64, keeps: bool, mistake: Mistake) -> (Vec<Event>, u64) {
             lose_forgets(&mut rack);
         }
         time += 1;
-        clients.iter_mut().for_each(|client| note(&mut rack, client, &mut events, time));
+        clients
+            .iter_mut()
+            .for_each(|client| note(&mut rack, client, &mut events, time));
     }
     let reads = rack.shards.iter().map(|shard| shard.counters().copy_reads).sum();
     (events, reads)
@@ -163,13 +179,18 @@ fn is_linearizable(events: &[Event]) -> bool {
         }
         // Reads that fit happen at once, which hinders nothing. Writes that are open may happen now, in any order.
         let absorb = |value: u64, mut done: Vec<usize>| {
-            let fits = |at: &usize| events[*at].written.is_none() && events[*at].read == value && events[*at].ended != u64::MAX;
+            let fits = |at: &usize| {
+                events[*at].written.is_none() && events[*at].read == value && events[*at].ended != u64::MAX
+            };
             done.extend(open.iter().filter(|at| fits(at)));
             done.sort_unstable();
             done.dedup();
             (value, done)
         };
-        let mut reached: BTreeSet<_> = states.into_iter().map(|(value, done)| absorb(value, done)).collect();
+        let mut reached: BTreeSet<_> = states
+            .into_iter()
+            .map(|(value, done)| absorb(value, done))
+            .collect();
         let mut ahead: Vec<_> = reached.iter().cloned().collect();
         while let Some((_, done)) = ahead.pop() {
             for &next in open.iter().filter(|next| !done.contains(next)) {

@@ -65,7 +65,12 @@ proptest! {
 #[test]
 fn a_line_is_split_as_redis_does() {
     let line = |text: &str| requests(format!("{text}\r\n").as_bytes(), &[1000]);
-    let words = |all: &[&str]| (vec![all.iter().map(|word| word.as_bytes().to_vec()).collect()], None);
+    let words = |all: &[&str]| {
+        (
+            vec![all.iter().map(|word| word.as_bytes().to_vec()).collect()],
+            None,
+        )
+    };
     assert_eq!(line("set a  b"), words(&["set", "a", "b"]));
     assert_eq!(line(r#"set "a b" 'c d'"#), words(&["set", "a b", "c d"]));
     assert_eq!(line(r#""\x41\n\"" 'it\'s'"#), words(&["A\n\"", "it's"]));
@@ -88,7 +93,10 @@ fn limits_end_a_stream() {
     }
     let long = |first: &str| [first.as_bytes(), &vec![b'1'; 1 << 17]].concat();
     assert_eq!(requests(&long("*"), &[1 << 20]).1, Some(ProtocolError::LongCount));
-    assert_eq!(requests(&long("*1\r\n$"), &[1 << 20]).1, Some(ProtocolError::LongLength));
+    assert_eq!(
+        requests(&long("*1\r\n$"), &[1 << 20]).1,
+        Some(ProtocolError::LongLength)
+    );
     assert_eq!(requests(&long(""), &[1 << 20]).1, Some(ProtocolError::LongLine));
     assert_eq!(requests(b"*0\r\n*-1\r\n\r\n*1\r\n$1\r\na\r\n", &[1]).0.len(), 1);
 }

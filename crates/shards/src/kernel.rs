@@ -85,13 +85,20 @@ impl Kernel {
     fn take_handed(&mut self) -> io::Result<()> {
         for stream in self.handed.take() {
             // A connection that cannot be watched is closed.
-            if stream.set_nonblocking(true).and(stream.set_nodelay(true)).is_err() {
+            if stream
+                .set_nonblocking(true)
+                .and(stream.set_nodelay(true))
+                .is_err()
+            {
                 self.handed.open.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
             let connection = self.streams.insert(stream);
             let data = epoll::EventData::new_u64(u64::from(connection));
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET | epoll::EventFlags::RDHUP;
+            let flags = epoll::EventFlags::IN
+                | epoll::EventFlags::OUT
+                | epoll::EventFlags::ET
+                | epoll::EventFlags::RDHUP;
             epoll::add(&self.epoll, &self.streams[connection], data, flags)?;
             self.news.push_back(News::Open(connection));
         }

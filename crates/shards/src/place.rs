@@ -96,7 +96,12 @@ fn area_path(dir: &Path, generation: u64, shard: usize) -> PathBuf {
 ///
 /// # Errors
 /// Another process has it, or what it holds cannot be used.
-pub fn open(dir: &Path, shards: usize, sizes: AreaSizes, durability: Durability) -> Result<Directory, PlaceError> {
+pub fn open(
+    dir: &Path,
+    shards: usize,
+    sizes: AreaSizes,
+    durability: Durability,
+) -> Result<Directory, PlaceError> {
     fs::create_dir_all(dir).map_err(at(dir))?;
     let lock_path = dir.join(LOCK);
     let lock = File::create(&lock_path).map_err(at(&lock_path))?;
@@ -221,8 +226,13 @@ fn write(dir: &Path, manifest: &Manifest) -> Result<(), PlaceError> {
 fn remove_others(dir: &Path, generation: u64) -> Result<(), PlaceError> {
     for entry in fs::read_dir(dir).map_err(at(dir))? {
         let path = entry.map_err(at(dir))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let numbers = name.strip_prefix("kv-").and_then(|rest| rest.strip_suffix(".area"));
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let numbers = name
+            .strip_prefix("kv-")
+            .and_then(|rest| rest.strip_suffix(".area"));
         let of = numbers.and_then(|numbers| numbers.split_once('-')?.0.parse::<u64>().ok());
         if of.is_some_and(|of| of != generation) {
             fs::remove_file(&path).map_err(at(&path))?;

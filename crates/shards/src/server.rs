@@ -137,13 +137,22 @@ impl Server {
             Listen::Hub(_) => None,
         };
         let mut directory = match &options.dir {
-            Some(dir) => Some(place::open(dir, options.shards, options.area, options.durability)?),
+            Some(dir) => Some(place::open(
+                dir,
+                options.shards,
+                options.area,
+                options.durability,
+            )?),
             None => None,
         };
         let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
         let peers = Arc::new(peers(options, listener.is_some())?);
         let stores = directory.as_mut().map(|it| std::mem::take(&mut it.stores));
-        let areas: Vec<Area> = stores.iter().flatten().map(|store| store.area().clone()).collect();
+        let areas: Vec<Area> = stores
+            .iter()
+            .flatten()
+            .map(|store| store.area().clone())
+            .collect();
         let seed = directory.as_ref().map_or_else(os::seed, |it| it.seed);
         let mut stores = stores.into_iter().flatten();
         let mut server = Self {
@@ -193,7 +202,9 @@ impl Server {
 
     fn await_ready(&mut self, ready: &Receiver<Ready>, shards: usize) -> Result<(), StartError> {
         for _ in 0..shards {
-            let told = ready.recv().unwrap_or_else(|_| Err(io::Error::other("a shard's thread has ended").into()));
+            let told = ready
+                .recv()
+                .unwrap_or_else(|_| Err(io::Error::other("a shard's thread has ended").into()));
             let loaded = told?;
             self.started.loaded.keys += loaded.keys;
             self.started.loaded.ended += loaded.ended;
@@ -228,7 +239,10 @@ impl Server {
 
     /// False if a thread has ended by itself: [`Server::stop`] tells why.
     pub fn is_serving(&self) -> bool {
-        let keeps = self.keeper.as_ref().is_none_or(|(_, thread)| !thread.is_finished());
+        let keeps = self
+            .keeper
+            .as_ref()
+            .is_none_or(|(_, thread)| !thread.is_finished());
         keeps && !self.workers.iter().any(JoinHandle::is_finished)
     }
 
@@ -292,7 +306,9 @@ fn accept(listener: &TcpListener, peers: &Peers, bell: &Bell, clients_max: u32) 
             Ok((mut stream, _)) => {
                 let handed = &peers.handed[next];
                 if handed.open.load(Ordering::Relaxed) >= clients_max {
-                    let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(TOO_MANY));
+                    let _ = stream
+                        .set_nonblocking(true)
+                        .and_then(|()| stream.write_all(TOO_MANY));
                     continue;
                 }
                 handed.open.fetch_add(1, Ordering::Relaxed);

@@ -158,7 +158,8 @@ impl Store {
         });
         let mut rest = &changes[..];
         while !rest.is_empty() {
-            let bytes = |(key, value): &Change| OP_BYTES + key.len() + value.map_or(0, |(begin, end)| end - begin);
+            let bytes =
+                |(key, value): &Change| OP_BYTES + key.len() + value.map_or(0, |(begin, end)| end - begin);
             let (mut sum, mut count) = (0, 0);
             while count < rest.len() && (count == 0 || sum + bytes(&rest[count]) <= self.batch_bytes_max) {
                 sum += bytes(&rest[count]);

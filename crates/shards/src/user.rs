@@ -150,7 +150,11 @@ impl Transport for User {
             tv_sec: limit.as_secs() as i64,
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        let more = if parked.writable { PollFlags::OUT } else { PollFlags::empty() };
+        let more = if parked.writable {
+            PollFlags::OUT
+        } else {
+            PollFlags::empty()
+        };
         let link = self.sockets.fd();
         let mut fds = [
             PollFd::from_borrowed_fd(link, PollFlags::IN | more),

@@ -166,8 +166,13 @@ impl<T: Transport> Worker<T> {
             return Duration::ZERO;
         }
         self.peers.bells[self.index].doze();
-        let has_message = (0..self.peers.lanes.len()).any(|from| self.peers.lanes[from][self.index].has_some());
-        let is_handed = self.peers.handed.get(self.index).is_some_and(|handed| handed.has_some());
+        let has_message =
+            (0..self.peers.lanes.len()).any(|from| self.peers.lanes[from][self.index].has_some());
+        let is_handed = self
+            .peers
+            .handed
+            .get(self.index)
+            .is_some_and(|handed| handed.has_some());
         if has_message || is_handed || self.peers.ends.load(Ordering::SeqCst) {
             return Duration::ZERO;
         }

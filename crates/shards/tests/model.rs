@@ -76,7 +76,9 @@ fn lanes(mistake: Mistake) {
         }
         bell.rise();
     }
-    writers.into_iter().for_each(|writer| writer.join().expect("no panic"));
+    writers
+        .into_iter()
+        .for_each(|writer| writer.join().expect("no panic"));
 }
 
 #[test]

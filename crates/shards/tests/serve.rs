@@ -27,7 +27,9 @@ fn options(shards: usize, dir: Option<&Path>, durability: Durability) -> ServerO
 
 fn client(server: &Server) -> TcpStream {
     let stream = TcpStream::connect(server.address().expect("it listens")).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("it can");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("it can");
     stream
 }
 
@@ -49,9 +51,14 @@ fn clients_of_every_shard_see_every_key_and_their_replies_in_order() {
     let server = Server::start(&options(3, None, Durability::None)).expect("it starts");
     let mut clients: Vec<TcpStream> = (0..6).map(|_| client(&server)).collect();
     for (number, client) in clients.iter_mut().enumerate() {
-        let lines: String = (0..200).map(|key| format!("set k{key} {number}\r\nget k{key}\r\n")).collect();
+        let lines: String = (0..200)
+            .map(|key| format!("set k{key} {number}\r\nget k{key}\r\n"))
+            .collect();
         let reply = ask(client, &format!("{lines}ping\r\n"), "+PONG\r\n");
-        assert_eq!(reply, format!("+OK\r\n$1\r\n{number}\r\n").repeat(200) + "+PONG\r\n");
+        assert_eq!(
+            reply,
+            format!("+OK\r\n$1\r\n{number}\r\n").repeat(200) + "+PONG\r\n"
+        );
     }
     assert_eq!(ask(&mut clients[0], "dbsize\r\n", "\r\n"), ":200\r\n");
     server.stop().expect("it ends well");
@@ -64,7 +71,9 @@ fn a_long_value_and_a_reader_that_is_late_are_served() {
     let value = "v".repeat(3 << 20);
     let set = format!("*3\r\n$3\r\nset\r\n$1\r\na\r\n${}\r\n{value}\r\n", value.len());
     assert_eq!(ask(&mut client, &set, "\r\n"), "+OK\r\n");
-    client.write_all("get a\r\n".repeat(20).as_bytes()).expect("it is open");
+    client
+        .write_all("get a\r\n".repeat(20).as_bytes())
+        .expect("it is open");
     std::thread::sleep(Duration::from_millis(100));
     let reply = ask(&mut client, "ping\r\n", "+PONG\r\n");
     assert_eq!(reply.len(), 20 * (value.len() + 12) + 7);
@@ -75,13 +84,23 @@ fn a_long_value_and_a_reader_that_is_late_are_served() {
 fn keys_are_there_again_with_their_ends_and_for_another_number_of_shards() {
     let dir = tempfile::tempdir().expect("a directory");
     for (round, shards) in [2, 2, 3, 1].into_iter().enumerate() {
-        let server = Server::start(&options(shards, Some(dir.path()), Durability::Always)).expect("it starts");
+        let server =
+            Server::start(&options(shards, Some(dir.path()), Durability::Always)).expect("it starts");
         assert_eq!(server.started().loaded.keys, round as u64 * 101);
         let mut client = client(&server);
-        let lines: String = (0..100).map(|key| format!("set {round}:{key} {key}\r\n")).collect();
-        ask(&mut client, &format!("{lines}set {round}:long x ex 1000\r\nset gone y px 1\r\nping\r\n"), "+PONG\r\n");
+        let lines: String = (0..100)
+            .map(|key| format!("set {round}:{key} {key}\r\n"))
+            .collect();
+        ask(
+            &mut client,
+            &format!("{lines}set {round}:long x ex 1000\r\nset gone y px 1\r\nping\r\n"),
+            "+PONG\r\n",
+        );
         for before in 0..=round {
-            assert_eq!(ask(&mut client, &format!("get {before}:7\r\n"), "\r\n7\r\n"), "$1\r\n7\r\n");
+            assert_eq!(
+                ask(&mut client, &format!("get {before}:7\r\n"), "\r\n7\r\n"),
+                "$1\r\n7\r\n"
+            );
             let left = ask(&mut client, &format!("ttl {before}:long\r\n"), "\r\n");
             assert!(left.starts_with(":9") || left == ":1000\r\n", "{left}");
         }
@@ -123,7 +142,9 @@ fn a_second_server_of_a_directory_or_an_address_is_refused() {
 fn connections_beyond_the_limit_are_told_and_later_ones_are_served() {
     let server = Server::start(&options(2, None, Durability::None)).expect("it starts");
     let mut clients: Vec<TcpStream> = (0..8).map(|_| client(&server)).collect();
-    clients.iter_mut().for_each(|client| drop(ask(client, "ping\r\n", "+PONG\r\n")));
+    clients
+        .iter_mut()
+        .for_each(|client| drop(ask(client, "ping\r\n", "+PONG\r\n")));
     let mut told = String::new();
     client(&server).read_to_string(&mut told).expect("it is closed");
     assert_eq!(told, "-ERR max number of clients reached\r\n");

@@ -7,7 +7,9 @@ use crate::size::Size;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use nic::shared::default_socket;
-use shards::{AreaSizes, Durability, HubOptions, Listen, PlaceError, SHARDS_MAX, Server, ServerOptions, StartError};
+use shards::{
+    AreaSizes, Durability, HubOptions, Listen, PlaceError, SHARDS_MAX, Server, ServerOptions, StartError,
+};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -125,7 +127,9 @@ fn options(args: &ServeArgs) -> anyhow::Result<ServerOptions> {
             return Err(usage("--durability none keeps nothing: leave --dir out".into()));
         }
         (Some(DurabilityArg::Always | DurabilityArg::Everysec), None) => {
-            return Err(usage("--durability always and everysec need --dir DIR, where keys are kept".into()));
+            return Err(usage(
+                "--durability always and everysec need --dir DIR, where keys are kept".into(),
+            ));
         }
         (Some(durability), _) => durability.into(),
         (None, Some(_)) => Durability::Always,
@@ -173,7 +177,10 @@ fn explain(error: StartError, options: &ServerOptions) -> anyhow::Error {
     let text = error.to_string();
     match &error {
         StartError::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-            Failure::InUse(format!("{text}: stop its user, or choose another address with --listen")).into()
+            Failure::InUse(format!(
+                "{text}: stop its user, or choose another address with --listen"
+            ))
+            .into()
         }
         StartError::Place(PlaceError::InUse(_)) => Failure::InUse(text).into(),
         StartError::User(_) => {

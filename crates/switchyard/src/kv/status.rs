@@ -23,7 +23,10 @@ pub struct StatusArgs {
 /// Runs it.
 pub fn run(args: &StatusArgs, json: bool) -> anyhow::Result<()> {
     let silent = |error: std::io::Error| {
-        let text = format!("no server answers at {}: {error}. Start one with `switchyard kv serve`", args.connect);
+        let text = format!(
+            "no server answers at {}: {error}. Start one with `switchyard kv serve`",
+            args.connect
+        );
         anyhow::Error::from(Failure::Silent(text))
     };
     let socket = TcpStream::connect_timeout(&args.connect, LIMIT).map_err(silent)?;
@@ -32,9 +35,16 @@ pub fn run(args: &StatusArgs, json: bool) -> anyhow::Result<()> {
     let mut answer = BufReader::new(&socket);
     let mut head = String::new();
     answer.by_ref().take(64).read_line(&mut head).map_err(silent)?;
-    let length = head.trim_end().strip_prefix('$').and_then(|digits| digits.parse::<usize>().ok());
+    let length = head
+        .trim_end()
+        .strip_prefix('$')
+        .and_then(|digits| digits.parse::<usize>().ok());
     let length = length.with_context(|| format!("{} answers INFO with {head:?}", args.connect))?;
-    ensure!(length <= INFO_BYTES_MAX, "{} answers INFO with {length} bytes", args.connect);
+    ensure!(
+        length <= INFO_BYTES_MAX,
+        "{} answers INFO with {length} bytes",
+        args.connect
+    );
     let mut text = vec![0; length];
     answer.read_exact(&mut text).map_err(silent)?;
     let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");

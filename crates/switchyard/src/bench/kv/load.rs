@@ -103,7 +103,10 @@ impl Client {
                 Asked::Get => write!(self.request, "*2\r\n$3\r\nGET\r\n$16\r\nkey:{key:012}\r\n")?,
                 _ => {
                     let length = load.value_bytes;
-                    write!(self.request, "*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n${length}\r\n")?;
+                    write!(
+                        self.request,
+                        "*3\r\n$3\r\nSET\r\n$16\r\nkey:{key:012}\r\n${length}\r\n"
+                    )?;
                     self.request.resize(self.request.len() + length, b'x');
                     self.request.extend_from_slice(b"\r\n");
                 }
@@ -112,7 +115,10 @@ impl Client {
         self.next_key = self.next_key.min(load.keys);
         connection.sent = Instant::now();
         connection.got.clear();
-        connection.socket.write_all(&self.request).context("the server has closed a connection")?;
+        connection
+            .socket
+            .write_all(&self.request)
+            .context("the server has closed a connection")?;
         Ok(true)
     }
 

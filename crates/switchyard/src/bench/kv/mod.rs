@@ -48,7 +48,12 @@ pub struct KvArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,16")]
     pub pipeline: Vec<usize>,
     /// Sides: durable, memory
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "durable,memory")]
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_value = "durable,memory"
+    )]
     pub sides: Vec<Kind>,
     /// Seconds of each case
     #[arg(long, value_name = "S", default_value_t = 1.0, allow_negative_numbers = true)]
@@ -141,8 +146,12 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
     within("--rounds", args.rounds, ROUNDS)?;
     within("--keys", args.keys, 1..=100_000_000)?;
     within("--shards", args.shards, 1..=shards::SHARDS_MAX)?;
-    args.clients.iter().try_for_each(|count| within("--clients", *count, 1..=1000))?;
-    args.pipeline.iter().try_for_each(|count| within("--pipeline", *count, 1..=1000))?;
+    args.clients
+        .iter()
+        .try_for_each(|count| within("--clients", *count, 1..=1000))?;
+    args.pipeline
+        .iter()
+        .try_for_each(|count| within("--pipeline", *count, 1..=1000))?;
     within("--bytes", args.bytes.0, 1..=65_536)?;
     let about = machine::about();
     if args.steering {
@@ -167,7 +176,11 @@ pub fn run(args: &KvArgs) -> anyhow::Result<()> {
         "", "", "per second", "p50 µs", "p99 µs", "server µs", "× redis"
     );
     for row in &rows {
-        let Case { command, clients, pipeline } = row.case;
+        let Case {
+            command,
+            clients,
+            pipeline,
+        } = row.case;
         println!(
             "{:<34} {:<20} {:>10.0} {:>9.1} {:>9.1} {:>10.2} {:>8.2}",
             format!("{command}, {clients} clients, pipeline {pipeline}"),
@@ -232,7 +245,10 @@ fn measure(args: &KvArgs) -> anyhow::Result<Vec<Row>> {
     for (place, case) in cases.iter().enumerate() {
         for (index, side) in sides.iter().enumerate() {
             let own = &runs[index][place];
-            let peer = sides.iter().position(|it| *it == side.redis()).expect("sides come in pairs");
+            let peer = sides
+                .iter()
+                .position(|it| *it == side.redis())
+                .expect("sides come in pairs");
             let rate = |runs: &[Run]| middle(runs, |run| run.0.per_second);
             rows.push(Row {
                 case: *case,
@@ -262,7 +278,11 @@ fn round_of(args: &KvArgs, side: Side, cases: &[Case], runs: &mut [Vec<Run>]) ->
     };
     load::run(load(Asked::Fill, FILL))?;
     for (place, case) in cases.iter().enumerate() {
-        let asked = if case.command == "SET" { Asked::Set } else { Asked::Get };
+        let asked = if case.command == "SET" {
+            Asked::Set
+        } else {
+            Asked::Get
+        };
         let before = server.cpu_time()?;
         let outcome = load::run(load(asked, (case.clients, case.pipeline)))?;
         let taken = server.cpu_time()? - before;

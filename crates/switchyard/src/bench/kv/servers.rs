@@ -98,9 +98,18 @@ impl Drop for Server {
 fn ours(args: &KvArgs, side: Side, address: &SocketAddr, dir: &std::path::Path) -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     let shards = args.shards.to_string();
-    command.args(["kv", "serve", "--listen", &address.to_string(), "--shards", &shards]);
+    command.args([
+        "kv",
+        "serve",
+        "--listen",
+        &address.to_string(),
+        "--shards",
+        &shards,
+    ]);
     if side == Side::Ours {
-        command.args(["--durability", "always", "--dir"]).arg(dir.join("areas"));
+        command
+            .args(["--durability", "always", "--dir"])
+            .arg(dir.join("areas"));
     }
     Ok(command)
 }
@@ -108,12 +117,27 @@ fn ours(args: &KvArgs, side: Side, address: &SocketAddr, dir: &std::path::Path) 
 fn redis(args: &KvArgs, side: Side, dir: &std::path::Path) -> Command {
     let mut command = Command::new("redis-server");
     let port = args.port.to_string();
-    command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"]);
+    command.args([
+        "--port",
+        &port,
+        "--bind",
+        "127.0.0.1",
+        "--save",
+        "",
+        "--daemonize",
+        "no",
+    ]);
     match side {
         Side::RedisMemory => command.args(["--appendonly", "no"]),
         _ => command.args(["--appendonly", "yes", "--appendfsync", "always"]),
     };
-    command.args(["--auto-aof-rewrite-percentage", "0", "--loglevel", "warning", "--dir"]);
+    command.args([
+        "--auto-aof-rewrite-percentage",
+        "0",
+        "--loglevel",
+        "warning",
+        "--dir",
+    ]);
     command.arg(dir);
     command
 }

@@ -61,7 +61,9 @@ impl Keys {
             let rank = sums.partition_point(|sum| *sum < wanted).min(sums.len() - 1);
             (rank as u32, rng.chance(0.5))
         };
-        (0..THREADS).map(|_| (0..count).map(|_| draw()).collect()).collect()
+        (0..THREADS)
+            .map(|_| (0..count).map(|_| draw()).collect())
+            .collect()
     }
 
     fn shard(&self, key: u32) -> usize {
@@ -79,7 +81,9 @@ fn keyspace() -> Keyspace {
 
 fn carry_out(keyspace: &mut Keyspace, (key, hash): &([u8; 16], u64), sets: bool, out: &mut Vec<u8>) {
     if sets {
-        keyspace.set(*hash, key, &VALUE, Lasts::Ever).expect("there is room");
+        keyspace
+            .set(*hash, key, &VALUE, Lasts::Ever)
+            .expect("there is room");
         out.extend_from_slice(b"+OK\r\n");
     } else if let Some(entry) = keyspace.read(*hash, key) {
         out.extend_from_slice(entry.value());
@@ -113,17 +117,24 @@ fn locks(keys: &Keys, drawn: &[Requests]) -> f64 {
         carry_out(&mut keyspace, &(*key, *hash), true, &mut Vec::new());
     }
     let stripe = &stripe;
-    let parts = drawn.iter().map(|requests| -> Box<dyn FnOnce(&Barrier) + Send + '_> {
-        Box::new(move |barrier| {
-            let mut out = Vec::with_capacity(1 << 16);
-            barrier.wait();
-            for (key, sets) in requests {
-                let key = &keys.keys[*key as usize];
-                carry_out(&mut stripe(key.1).lock().expect("nobody panics"), key, *sets, &mut out);
-                clear(&mut out);
-            }
-        })
-    });
+    let parts = drawn
+        .iter()
+        .map(|requests| -> Box<dyn FnOnce(&Barrier) + Send + '_> {
+            Box::new(move |barrier| {
+                let mut out = Vec::with_capacity(1 << 16);
+                barrier.wait();
+                for (key, sets) in requests {
+                    let key = &keys.keys[*key as usize];
+                    carry_out(
+                        &mut stripe(key.1).lock().expect("nobody panics"),
+                        key,
+                        *sets,
+                        &mut out,
+                    );
+                    clear(&mut out);
+                }
+            })
+        });
     time(drawn.iter().map(Vec::len).sum(), parts.collect())
 }
 
@@ -148,16 +159,18 @@ fn steered(keys: &Keys, drawn: &[Requests]) -> f64 {
     for request in drawn.iter().flatten() {
         own[keys.shard(request.0)].push(*request);
     }
-    let parts = filled(keys).into_iter().zip(&own).map(|(mut keyspace, requests)| -> Box<dyn FnOnce(&Barrier) + Send + '_> {
-        Box::new(move |barrier| {
-            let mut out = Vec::with_capacity(1 << 16);
-            barrier.wait();
-            for (key, sets) in requests {
-                carry_out(&mut keyspace, &keys.keys[*key as usize], *sets, &mut out);
-                clear(&mut out);
-            }
-        })
-    });
+    let parts = filled(keys).into_iter().zip(&own).map(
+        |(mut keyspace, requests)| -> Box<dyn FnOnce(&Barrier) + Send + '_> {
+            Box::new(move |barrier| {
+                let mut out = Vec::with_capacity(1 << 16);
+                barrier.wait();
+                for (key, sets) in requests {
+                    carry_out(&mut keyspace, &keys.keys[*key as usize], *sets, &mut out);
+                    clear(&mut out);
+                }
+            })
+        },
+    );
     time(drawn.iter().map(Vec::len).sum(), parts.collect())
 }
 
@@ -225,7 +238,11 @@ impl Steerer<'_> {
                 outbox[to].push(u8::from(*sets));
             }
             clear(&mut out);
-            for (to, bytes) in outbox.iter_mut().enumerate().filter(|(_, bytes)| !bytes.is_empty()) {
+            for (to, bytes) in outbox
+                .iter_mut()
+                .enumerate()
+                .filter(|(_, bytes)| !bytes.is_empty())
+            {
                 self.requests[self.index][to].put(bytes);
             }
             self.hear();
@@ -255,22 +272,24 @@ fn lanes(keys: &Keys, drawn: &[Requests]) -> f64 {
     let left = std::sync::atomic::AtomicUsize::new(THREADS);
     let left = &left;
     let sides = filled(keys).into_iter().zip(drawn).enumerate();
-    let parts = sides.map(|(index, (keyspace, own))| -> Box<dyn FnOnce(&Barrier) + Send + '_> {
-        let steerer = Steerer {
-            keys,
-            index,
-            keyspace,
-            requests: Arc::clone(&requests),
-            replies: Arc::clone(&replies),
-            messages: Vec::new(),
-            answers: Vec::new(),
-            answered: 0,
-        };
-        Box::new(move |barrier| {
-            barrier.wait();
-            steerer.run(own, left);
-        })
-    });
+    let parts = sides.map(
+        |(index, (keyspace, own))| -> Box<dyn FnOnce(&Barrier) + Send + '_> {
+            let steerer = Steerer {
+                keys,
+                index,
+                keyspace,
+                requests: Arc::clone(&requests),
+                replies: Arc::clone(&replies),
+                messages: Vec::new(),
+                answers: Vec::new(),
+                answered: 0,
+            };
+            Box::new(move |barrier| {
+                barrier.wait();
+                steerer.run(own, left);
+            })
+        },
+    );
     time(drawn.iter().map(Vec::len).sum(), parts.collect())
 }
 
@@ -288,7 +307,10 @@ type Run = (&'static str, fn(&Keys, &[Requests]) -> f64);
 
 /// Runs all sides in turn.
 pub fn run(args: &KvArgs) -> anyhow::Result<Vec<Row>> {
-    ensure!(runtime::cpu::count() >= THREADS, "steering needs {THREADS} processors");
+    ensure!(
+        runtime::cpu::count() >= THREADS,
+        "steering needs {THREADS} processors"
+    );
     let keys = Keys::new(args.keys);
     let drawn = keys.draw((2_000_000.0 * args.seconds) as usize);
     let sides: [Run; 3] = [("locks", locks), ("steered", steered), ("lanes", lanes)];
