@@ -102,17 +102,20 @@ stop
 if (( EUID == 0 )) && [[ -e /dev/net/tun ]] && command -v ip >/dev/null; then
     cat >"$work/tcp.sh" <<'IN'
 set -e
-hub() { SWITCHYARD_TCP="$work/hub.sock" "$SWITCHYARD" "$@"; }
-hub tcp serve --json --tap sw0 >"$work/hub.json" & hub_pid=$!
-until [[ -s $work/hub.json ]]; do sleep 0.05; done
+await() { local i; for (( i = 0; i < 200; i++ )); do [[ -s $1 ]] && return; sleep 0.05; done; echo "$1 is empty" >&2; exit 1; }
+"$SWITCHYARD" tcp serve --json --tap sw0 >"$work/hub.json" & hub_pid=$!
+trap 'kill $hub_pid $server_pid 2>/dev/null' EXIT
+await "$work/hub.json"
 ip addr add 10.9.0.1/24 dev sw0
-hub kv --json serve --tcp 10.9.0.2/24 --shards 2 >"$work/tcp.json" & server_pid=$!
-until [[ -s $work/tcp.json ]]; do sleep 0.05; done
-[[ $(redis-cli -h 10.9.0.2 set a 1) == OK && $(redis-cli -h 10.9.0.3 get a) == 1 ]]
+"$SWITCHYARD" kv --json serve --tcp 10.9.0.2/24 --shards 2 >"$work/tcp.json" & server_pid=$!
+await "$work/tcp.json"
+[[ $(timeout 10 redis-cli -h 10.9.0.2 set a 1) == OK ]]
+[[ $(timeout 10 redis-cli -h 10.9.0.3 get a) == 1 ]]
 timeout 20 redis-benchmark -h 10.9.0.3 -t set,get -n 3000 -c 10 -P 4 -q >"$work/tcp.out"
 kill "$server_pid"; wait "$server_pid"
 kill "$hub_pid"; wait "$hub_pid"
 IN
+    export SWITCHYARD_TCP="$work/hub.sock"
     export work SWITCHYARD
     timeout 60 unshare -n bash "$work/tcp.sh" 2>"$work/tcp.err" || fail "user-level TCP: $(cat "$work/tcp.err")"
 fi

@@ -205,6 +205,9 @@ fn sections(counters: &Counters, about: &About, now_ms: u64) -> [Section; 6] {
         ("memory", memory),
         ("persistence", persistence),
         ("stats", stats),
-        ("keyspace", has_keys.then_some(("db0", keys)).into_iter().collect()),
+        (
+            "keyspace",
+            has_keys.then_some(("db0", keys)).into_iter().collect(),
+        ),
     ]
 }

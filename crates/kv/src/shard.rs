@@ -198,6 +198,12 @@ impl Shard {
         }
     }
 
+    /// A connection sends no more. It is over when its replies have gone.
+    pub fn finish(&mut self, id: SessionId) {
+        self.known(id).is_closing = true;
+        self.let_go(id);
+    }
+
     fn session(&mut self, id: SessionId) -> Option<&mut Session> {
         let session = self.sessions.get_mut(id.index())?;
         (session.generation == id.generation()).then_some(session)

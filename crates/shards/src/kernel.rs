@@ -55,11 +55,18 @@ impl Handed {
     }
 }
 
+/// A connection.
+struct Stream {
+    socket: TcpStream,
+    /// The peer sends no more, or the connection is over. It was told with the last bytes, perhaps, and is not told again.
+    ends: bool,
+}
+
 /// The connections of one thread.
 pub struct Kernel {
     epoll: OwnedFd,
     handed: Arc<Handed>,
-    streams: Slab<TcpStream>,
+    streams: Slab<Stream>,
     events: Vec<epoll::Event>,
     news: VecDeque<News>,
 }
@@ -83,23 +90,23 @@ impl Kernel {
     }
 
     fn take_handed(&mut self) -> io::Result<()> {
-        for stream in self.handed.take() {
+        for socket in self.handed.take() {
             // A connection that cannot be watched is closed.
-            if stream
+            if socket
                 .set_nonblocking(true)
-                .and(stream.set_nodelay(true))
+                .and(socket.set_nodelay(true))
                 .is_err()
             {
                 self.handed.open.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
-            let connection = self.streams.insert(stream);
+            let connection = self.streams.insert(Stream { socket, ends: false });
             let data = epoll::EventData::new_u64(u64::from(connection));
             let flags = epoll::EventFlags::IN
                 | epoll::EventFlags::OUT
                 | epoll::EventFlags::ET
                 | epoll::EventFlags::RDHUP;
-            epoll::add(&self.epoll, &self.streams[connection], data, flags)?;
+            epoll::add(&self.epoll, &self.streams[connection].socket, data, flags)?;
             self.news.push_back(News::Open(connection));
         }
         Ok(())
@@ -118,9 +125,16 @@ impl Transport for Kernel {
             Err(error) => return Err(error.into()),
         }
         for index in 0..self.events.len() {
-            match self.events[index].data.u64() {
+            let epoll::Event { flags, data } = self.events[index];
+            match data.u64() {
                 BELL => bell.wake().clear(),
-                connection => self.news.push_back(News::Ready(connection as u32)),
+                connection => {
+                    let ends = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+                    if let Some(stream) = self.streams.get_mut(connection as u32) {
+                        stream.ends |= flags.intersects(ends);
+                    }
+                    self.news.push_back(News::Ready(connection as u32));
+                }
             }
         }
         if self.handed.has_some() {
@@ -137,15 +151,15 @@ impl Transport for Kernel {
         let stream = self.streams.get(connection).ok_or(ErrorKind::NotConnected)?;
         bytes.reserve(wanted);
         let room = bytes.capacity() - bytes.len();
-        let count = rustix::io::read(stream, spare_capacity(bytes))?;
-        // A read that leaves room has all that there was.
-        Ok((count, count == room))
+        let count = rustix::io::read(&stream.socket, spare_capacity(bytes))?;
+        // A read that leaves room has all that there was, but for the end.
+        Ok((count, count == room || stream.ends))
     }
 
     fn write(&mut self, connection: u32, bytes: &[u8]) -> io::Result<usize> {
         let stream = self.streams.get(connection).ok_or(ErrorKind::NotConnected)?;
         let flags = rustix::net::SendFlags::NOSIGNAL;
-        Ok(rustix::net::send(stream, bytes, flags)?)
+        Ok(rustix::net::send(&stream.socket, bytes, flags)?)
     }
 
     fn close(&mut self, connection: u32) {

@@ -264,7 +264,11 @@ impl<T: Transport> Worker<T> {
             }
             let wanted = READ_BYTES.max(connection.wanted.saturating_sub(connection.input.len()));
             match self.transport.read(number, &mut connection.input, wanted) {
-                Ok((0, _)) => return self.close(number),
+                Ok((0, _)) => {
+                    // Its replies still go.
+                    connection.is_readable = false;
+                    return self.shard.finish(connection.session);
+                }
                 Ok((count, has_more)) => {
                     taken += count;
                     connection.is_readable = has_more;

@@ -162,3 +162,19 @@ fn connections_beyond_the_limit_are_told_and_later_ones_are_served() {
     assert!(served);
     server.stop().expect("it ends well");
 }
+
+/// bug: a connection stayed open for ever. cause: its end had come with its last bytes, was told with them, and the read of these was
+/// short. fix: after such news a connection is read until its end.
+#[test]
+fn an_end_that_comes_with_the_last_bytes_is_seen() {
+    let server = Server::start(&options(1, None, Durability::None)).expect("it starts");
+    for _ in 0..200 {
+        let mut client = client(&server);
+        client.write_all(b"ping\r\nget").expect("it is open");
+        client.shutdown(std::net::Shutdown::Write).expect("it is open");
+        let mut told = String::new();
+        client.read_to_string(&mut told).expect("the server closes it");
+        assert_eq!(told, "+PONG\r\n", "its replies still go");
+    }
+    server.stop().expect("it ends well");
+}
