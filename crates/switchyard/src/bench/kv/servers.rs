@@ -1,6 +1,6 @@
 //! The servers of `bench kv`: ours and Redis, each in a directory of its own below the same one.
 
-use super::{KvArgs, Side};
+use super::args::{KvArgs, Side};
 use crate::machine;
 use anyhow::{Context, bail, ensure};
 use std::fs;

@@ -9,7 +9,7 @@
 //!   by lanes, with a reply each.
 
 use super::super::rounds::median;
-use super::KvArgs;
+use super::args::KvArgs;
 use anyhow::ensure;
 use kv::{Keyspace, KeyspaceOptions, Lasts};
 use serde::Serialize;
