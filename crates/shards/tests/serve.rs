@@ -1,5 +1,7 @@
 //! A server in this process, and plain sockets as its clients.
 
+#![allow(clippy::disallowed_methods, reason = "a client that is late waits")]
+
 use shards::{AreaSizes, Durability, Listen, Server, ServerOptions, StartError};
 use std::io::{Read, Write};
 use std::net::TcpStream;
