@@ -91,6 +91,10 @@ fn carry_out(keyspace: &mut Keyspace, (key, hash): &([u8; 16], u64), sets: bool,
 }
 
 /// Runs a part on each thread; the nanoseconds of one request, from the first begin to the last end.
+#[allow(
+    clippy::type_complexity,
+    reason = "what each thread does, after it has waited for the others"
+)]
 fn time(count: usize, parts: Vec<Box<dyn FnOnce(&Barrier) + Send + '_>>) -> f64 {
     let barrier = Barrier::new(parts.len() + 1);
     let mut start = Instant::now();
