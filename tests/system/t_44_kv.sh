@@ -104,7 +104,7 @@ if (( EUID == 0 )) && [[ -e /dev/net/tun ]] && command -v ip >/dev/null; then
 set -e
 await() { local i; for (( i = 0; i < 200; i++ )); do [[ -s $1 ]] && return; sleep 0.05; done; echo "$1 is empty" >&2; exit 1; }
 "$SWITCHYARD" tcp serve --json --tap sw0 >"$work/hub.json" & hub_pid=$!
-trap 'kill $hub_pid $server_pid 2>/dev/null' EXIT
+trap 'kill $hub_pid $server_pid 2>/dev/null || true' EXIT
 await "$work/hub.json"
 ip addr add 10.9.0.1/24 dev sw0
 "$SWITCHYARD" kv --json serve --tcp 10.9.0.2/24 --shards 2 >"$work/tcp.json" & server_pid=$!
