@@ -28,8 +28,11 @@ use std::{io, ptr, slice};
 
 pub use program::Mode;
 
-/// Chunks of memory for each direction, and entries of each ring.
+/// Chunks of memory for each direction, and entries of the rings that the kernel fills.
 const CHUNKS: u32 = 1024;
+/// Entries of the rings that the kernel empties. It tells what it has taken only when it looks for more, up to a whole direction's chunks later: by then
+/// each of them may have been through the socket, and be put once more.
+const ROOM: u32 = 2 * CHUNKS;
 /// Bytes of a chunk: the kernel takes 2 KiB to a page.
 const CHUNK_BYTES: u32 = 2048;
 /// Bytes that the kernel keeps before a frame that has arrived (`XDP_PACKET_HEADROOM`).
@@ -150,16 +153,16 @@ impl Xdp {
             tx_metadata_len: 0,
         };
         sockopt::set_xdp_umem_reg(&socket, memory)?;
-        sockopt::set_xdp_umem_fill_ring_size(&socket, CHUNKS)?;
+        sockopt::set_xdp_umem_fill_ring_size(&socket, ROOM)?;
         sockopt::set_xdp_umem_completion_ring_size(&socket, CHUNKS)?;
         sockopt::set_xdp_rx_ring_size(&socket, CHUNKS)?;
-        sockopt::set_xdp_tx_ring_size(&socket, CHUNKS)?;
+        sockopt::set_xdp_tx_ring_size(&socket, ROOM)?;
         let places = sockopt::xdp_mmap_offsets(&socket)?;
         let fd = socket.as_fd();
-        let mut fill = Ring::map(fd, XDP_UMEM_PGOFF_FILL_RING, places.fr, CHUNKS)?;
+        let mut fill = Ring::map(fd, XDP_UMEM_PGOFF_FILL_RING, places.fr, ROOM)?;
         let completed = Ring::map(fd, XDP_UMEM_PGOFF_COMPLETION_RING, places.cr, CHUNKS)?;
         let received = Ring::map(fd, XDP_PGOFF_RX_RING, places.rx, CHUNKS)?;
-        let sending = Ring::map(fd, XDP_PGOFF_TX_RING, places.tx, CHUNKS)?;
+        let sending = Ring::map(fd, XDP_PGOFF_TX_RING, places.tx, ROOM)?;
         let place = |index: u32| u64::from(index) * u64::from(CHUNK_BYTES);
         (0..CHUNKS).for_each(|index| assert!(fill.put(place(index)), "the ring has room for all"));
         fill.publish();
