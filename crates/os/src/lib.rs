@@ -1,6 +1,7 @@
 //! The clock, entropy, media, and what threads share, as the operating system gives them to the drivers `runtime` and `area`.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
+pub mod bpf;
 mod clock;
 mod entropy;
 mod filesystem;
@@ -9,6 +10,8 @@ mod media;
 mod memory;
 mod peer;
 mod ring;
+mod sockmap;
+mod streams;
 pub mod sync;
 
 pub use clock::{now, since_1970};
@@ -19,3 +22,5 @@ pub use media::{MediaFile, MediaOpenError, MediaWarning, after_last_write, is_vo
 pub use memory::keep_freed;
 pub use peer::{PeerIdentity, peer_identity};
 pub use ring::{Buffer, Command, CommandRing, Ring};
+pub use sockmap::Sockmap;
+pub use streams::Streams;

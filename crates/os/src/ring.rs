@@ -124,6 +124,38 @@ impl Ring {
         })
     }
 
+    /// A ring of `entries` for sockets, with four ends for each entry, which only the calling thread uses: what arrives is taken
+    /// when the thread waits (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1).
+    ///
+    /// # Errors
+    /// Where the kernel has no such rings, or forbids them.
+    pub fn for_sockets(entries: u32) -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_cqsize(4 * entries)
+            .build(entries)?;
+        let _ = ring.submitter().register_ring_fd();
+        Ok(Self {
+            ring,
+            unsubmitted: 0,
+            known: None,
+        })
+    }
+
+    /// Registers a ring of buffers (io_uring_register_buf_ring(3)) as a group, from which receives take theirs.
+    ///
+    /// # Safety
+    /// The memory outlives this ring, is aligned to a page, and has so many entries.
+    ///
+    /// # Errors
+    /// Of io_uring_register(2).
+    pub unsafe fn register_group(&mut self, at: *mut u8, entries: u16, group: u16) -> io::Result<()> {
+        let submitter = self.ring.submitter();
+        // SAFETY: by this function's contract.
+        unsafe { submitter.register_buf_ring_with_flags(at as u64, entries, group, 0) }
+    }
+
     /// The same ring under a descriptor from `descriptors`, out of the way of those that a program expects to get.
     ///
     /// # Errors
@@ -252,6 +284,12 @@ impl<E: squeue::EntryMarker> Ring<E> {
     pub fn next_end(&mut self) -> Option<(u64, i32)> {
         let entry = self.ring.completion().next()?;
         Some((entry.user_data(), entry.result()))
+    }
+
+    /// The answer of [`Ring::next_end`], and the flags. No system call.
+    pub fn next_end_and_flags(&mut self) -> Option<(u64, i32, u32)> {
+        let entry = self.ring.completion().next()?;
+        Some((entry.user_data(), entry.result(), entry.flags()))
     }
 
     /// Submits, and sleeps until something has ended, or for `timeout`.

@@ -43,6 +43,7 @@ const BANS: &[Ban] = &[
         except: &[
             "crates/area/src/awake.rs",
             "crates/os/src/ring.rs",
+            "crates/os/src/streams.rs",
             "crates/runtime/src/queue.rs",
         ],
     },
