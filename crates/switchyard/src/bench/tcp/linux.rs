@@ -22,71 +22,92 @@ struct Linux {
     events: Vec<epoll::Event>,
 }
 
-/// TCP between two namespaces.
-pub fn veth(connections: usize, network: &Network, polls: bool) -> anyhow::Result<Box<dyn Ends>> {
-    let listener = network.within(1, || Ok(TcpListener::bind("10.9.0.2:0")?))?;
-    network.within(0, || tcp(connections, &listener, polls))
+/// A place at which Linux' own TCP has both ends.
+#[derive(Clone, Copy)]
+pub enum Place<'a> {
+    /// Two namespaces.
+    Veth(&'a Network),
+    /// One namespace.
+    Loopback,
 }
 
-/// TCP in one namespace.
-pub fn loopback(connections: usize, polls: bool) -> anyhow::Result<Box<dyn Ends>> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    tcp(connections, &listener, polls)
+/// Clients, and their servers. Reads of them wait.
+pub fn connections(count: usize, place: Place<'_>) -> anyhow::Result<[Vec<TcpStream>; 2]> {
+    let listener = match place {
+        Place::Veth(network) => network.within(1, || Ok(TcpListener::bind("10.9.0.2:0")?))?,
+        Place::Loopback => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+    };
+    let connect = || connect(count, &listener);
+    match place {
+        Place::Veth(network) => network.within(0, connect),
+        Place::Loopback => connect(),
+    }
 }
 
-fn tcp(connections: usize, listener: &TcpListener, polls: bool) -> anyhow::Result<Box<dyn Ends>> {
+fn connect(count: usize, listener: &TcpListener) -> anyhow::Result<[Vec<TcpStream>; 2]> {
     let address = listener.local_addr()?;
     let (mut clients, mut servers) = (Vec::new(), Vec::new());
-    for _ in 0..connections {
+    for _ in 0..count {
         let client = TcpStream::connect(address).context("cannot connect")?;
         let (server, _) = listener.accept()?;
         for stream in [&client, &server] {
             stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
             // A kernel without it has another one.
             let _ = sockopt::set_tcp_congestion(stream, CONGESTION);
         }
-        clients.push(client.into());
-        servers.push(server.into());
+        clients.push(client);
+        servers.push(server);
     }
-    Linux::make([clients, servers], polls)
+    Ok([clients, servers])
+}
+
+/// TCP at a place.
+pub fn tcp(count: usize, place: Place<'_>, polls: bool) -> anyhow::Result<Box<dyn Ends>> {
+    let ends = connections(count, place)?;
+    make(
+        ends.map(|sockets| sockets.into_iter().map(Into::into).collect()),
+        polls,
+    )
 }
 
 /// Unix sockets.
-pub fn unix(connections: usize, polls: bool) -> anyhow::Result<Box<dyn Ends>> {
+pub fn unix(count: usize, polls: bool) -> anyhow::Result<Box<dyn Ends>> {
     let (mut clients, mut servers) = (Vec::new(), Vec::new());
-    for _ in 0..connections {
+    for _ in 0..count {
         let (client, server) = UnixStream::pair()?;
-        client.set_nonblocking(true)?;
-        server.set_nonblocking(true)?;
         clients.push(client.into());
         servers.push(server.into());
     }
-    Linux::make([clients, servers], polls)
+    make([clients, servers], polls)
+}
+
+/// Both ends of sockets, which are read in turn if it `polls`, or else by epoll.
+pub fn make(ends: [Vec<OwnedFd>; 2], polls: bool) -> anyhow::Result<Box<dyn Ends>> {
+    for socket in ends.iter().flatten() {
+        rustix::io::ioctl_fionbio(socket, true)?;
+    }
+    let count = ends[0].len();
+    let mut epolls = None;
+    if !polls {
+        epolls = Some([epoll_of(&ends[0])?, epoll_of(&ends[1])?]);
+    }
+    Ok(Box::new(Linux {
+        ends,
+        epolls,
+        events: Vec::with_capacity(count),
+    }))
+}
+
+fn epoll_of(sockets: &[OwnedFd]) -> anyhow::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (index, socket) in sockets.iter().enumerate() {
+        let data = epoll::EventData::new_u64(index as u64);
+        epoll::add(&epoll, socket, data, epoll::EventFlags::IN)?;
+    }
+    Ok(epoll)
 }
 
 impl Linux {
-    fn make(ends: [Vec<OwnedFd>; 2], polls: bool) -> anyhow::Result<Box<dyn Ends>> {
-        let connections = ends[0].len();
-        let mut epolls = None;
-        if !polls {
-            let make = |sockets: &[OwnedFd]| -> anyhow::Result<OwnedFd> {
-                let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-                for (index, socket) in sockets.iter().enumerate() {
-                    let data = epoll::EventData::new_u64(index as u64);
-                    epoll::add(&epoll, socket, data, epoll::EventFlags::IN)?;
-                }
-                Ok(epoll)
-            };
-            epolls = Some([make(&ends[0])?, make(&ends[1])?]);
-        }
-        Ok(Box::new(Self {
-            ends,
-            epolls,
-            events: Vec::with_capacity(connections),
-        }))
-    }
-
     /// Reads a message at each socket of an end, and has it answered if the end is a server.
     fn read_all(&mut self, end: usize, answers: bool) -> anyhow::Result<()> {
         let Some(epolls) = &self.epolls else {

@@ -5,12 +5,20 @@
 //! receiver's half in the sender's system call. Nobody is woken and nothing waits; a process that sleeps pays for its wake
 //! beyond that, on either side of the comparison.
 //!
+//! Then each end has a thread and a processor: the time of one request at a time (`latency`), and the throughput of one stream
+//! (`bulk`).
+//!
 //! Sides take turns within a round; medians over rounds. Ratios are to the best of Linux' sides.
 
+mod bulk;
+mod duplex;
 mod ends;
+mod latency;
 mod linux;
 mod network;
 mod ours;
+mod sockmap;
+mod uring;
 
 use super::rounds::{ROUNDS, SECONDS, bar, median};
 use crate::failure::within;
@@ -18,7 +26,9 @@ use crate::machine;
 use anyhow::Context;
 use clap::Args;
 use ends::{Ends, RPC_BYTES};
+use linux::Place;
 use network::Network;
+use ours::Ours;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
@@ -40,12 +50,31 @@ pub struct TcpArgs {
     /// Seconds of each run
     #[arg(long, value_name = "S", default_value_t = 0.2, allow_negative_numbers = true)]
     pub seconds: f64,
+    /// Cases to measure
+    #[arg(
+        long,
+        value_name = "CASE,…",
+        value_delimiter = ',',
+        default_value = "rpc,latency,bulk"
+    )]
+    pub cases: Vec<Case>,
     /// Rounds; the report has medians
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub rounds: usize,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// A case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Case {
+    /// Small requests, both ends in one thread
+    Rpc,
+    /// One small request at a time, the ends on two processors
+    Latency,
+    /// One stream, the ends on two processors
+    Bulk,
 }
 
 /// One way to do it.
@@ -78,42 +107,118 @@ pub fn run(args: &TcpArgs) -> anyhow::Result<()> {
     within("--seconds", args.seconds, SECONDS)?;
     // Before the thread is bound: it counts the processors that there are.
     let about = machine::about();
-    let cpu = runtime::cpu::allowed()[0];
-    runtime::cpu::pin(cpu).context("cannot bind the thread to a processor")?;
+    let cpus = runtime::cpu::allowed();
+    runtime::cpu::pin(cpus[0]).context("cannot bind the thread to a processor")?;
+    let has = |case| args.cases.contains(&case);
     if !args.json {
         println!(
             "machine  {}, {} processors, Linux {}",
             about.processor, about.processors, about.kernel
         );
         println!("commit   {}", about.commit);
-        println!("case     {RPC_BYTES} bytes there and back, one request at a time on each connection");
         println!(
-            "runs     both ends on processor {cpu}, {} × {} s each in turns, medians\n",
+            "runs     {} × {} s each in turns, medians",
             args.rounds, args.seconds
+        );
+    }
+    let network = Network::make()
+        .inspect_err(|error| eprintln!("veth is left out, and what needs it, because {error:#}"))
+        .ok();
+    let network = network.as_ref();
+    let rpc = has(Case::Rpc).then(|| measure_rpc(args, network)).transpose()?;
+    let latency = has(Case::Latency)
+        .then(|| apart(&cpus).map(|cpus| measure_latency(args, network, cpus)))
+        .flatten()
+        .transpose()?;
+    let bulk = has(Case::Bulk)
+        .then(|| apart(&cpus).map(|cpus| measure_bulk(args, network, cpus)))
+        .flatten()
+        .transpose()?;
+    if args.json {
+        let value = serde_json::json!({
+            "machine": about, "bytes": RPC_BYTES, "rounds": args.rounds, "seconds": args.seconds,
+            "rows": rpc, "latency": latency, "bulk": bulk,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    }
+    Ok(())
+}
+
+/// The processors of two ends.
+fn apart(cpus: &[usize]) -> Option<[usize; 2]> {
+    let two = cpus.first_chunk::<2>().copied();
+    if two.is_none() {
+        eprintln!("latency and bulk are left out, because they take two processors");
+    }
+    two
+}
+
+fn measure_rpc(args: &TcpArgs, network: Option<&Network>) -> anyhow::Result<Vec<Row>> {
+    if !args.json {
+        println!(
+            "\nrpc      {RPC_BYTES} bytes there and back, one request at a time on each connection, both ends on one processor\n"
         );
         println!(
             "{:<28} {:>11} {:>10} {:>12} {:>10}",
             "side", "connections", "µs per RPC", "RPC/s", "× Linux"
         );
     }
-    let network = Network::make()
-        .inspect_err(|error| eprintln!("veth is left out, and what needs it, because {error:#}"))
-        .ok();
     let mut rows = Vec::new();
     for &connections in &args.connections {
-        let more = measure(args, connections, network.as_ref())?;
+        let more = measure(args, connections, network)?;
         if !args.json {
             more.iter().for_each(print_row);
         }
         rows.extend(more);
     }
-    if args.json {
-        let value = serde_json::json!({
-            "machine": about, "bytes": RPC_BYTES, "rounds": args.rounds, "seconds": args.seconds, "rows": rows,
-        });
-        println!("{}", serde_json::to_string_pretty(&value)?);
+    Ok(rows)
+}
+
+fn measure_latency(
+    args: &TcpArgs,
+    network: Option<&Network>,
+    cpus: [usize; 2],
+) -> anyhow::Result<Vec<latency::Row>> {
+    let rows = latency::measure(network, cpus, args.rounds, args.seconds)?;
+    if !args.json {
+        println!(
+            "\nlatency  {RPC_BYTES} bytes there and back, one at a time, the ends on processors {} and {}\n",
+            cpus[0], cpus[1]
+        );
+        println!("{:<28} {:>10} {:>10}", "side", "p50 µs", "p99 µs");
+        for row in &rows {
+            println!("{:<28} {:>10.2} {:>10.2}", row.side, row.p50_us, row.p99_us);
+        }
     }
-    Ok(())
+    Ok(rows)
+}
+
+fn measure_bulk(
+    args: &TcpArgs,
+    network: Option<&Network>,
+    cpus: [usize; 2],
+) -> anyhow::Result<Vec<bulk::Row>> {
+    let rows = bulk::measure(network, cpus, args.rounds, args.seconds)?;
+    if !args.json {
+        println!(
+            "\nbulk     one stream, the ends on processors {} and {}\n",
+            cpus[0], cpus[1]
+        );
+        println!(
+            "{:<28} {:>11} {:>10} {:>12}",
+            "side", "write KiB", "Gbit/s", "processors"
+        );
+        for row in &rows {
+            println!(
+                "{:<28} {:>11} {:>10.1} {:>12.2}",
+                row.side,
+                row.write_bytes >> 10,
+                row.gbit_per_second,
+                row.processors
+            );
+        }
+    }
+    Ok(rows)
 }
 
 /// All sides with so many connections.
@@ -128,36 +233,47 @@ fn sides(connections: usize, network: Option<&Network>) -> anyhow::Result<Vec<Si
         }),
         Err(error) => eprintln!("{name} is left out, because {error:#}"),
     };
-    add("shared memory", false, ours::shared(connections));
+    let boxed = |ours: anyhow::Result<Ours>| ours.map(|ours| Box::new(ours) as Box<dyn Ends>);
+    let small = ours::SMALL;
+    add("shared memory", false, boxed(ours::shared(connections, small)));
     if let Some(network) = network {
-        add(
-            "AF_XDP in the driver",
-            false,
-            ours::xdp(connections, network, true),
-        );
-        add(
-            "AF_XDP behind the driver",
-            false,
-            ours::xdp(connections, network, false),
-        );
-        add("AF_PACKET", false, ours::packet(connections, network));
-    }
-    for (polls, names) in [
-        (
-            true,
-            ["Linux veth, recv", "Linux loopback, recv", "AF_UNIX, recv"],
-        ),
-        (
-            false,
-            ["Linux veth, epoll", "Linux loopback, epoll", "AF_UNIX, epoll"],
-        ),
-    ] {
-        if let Some(network) = network {
-            add(names[0], true, linux::veth(connections, network, polls));
+        for (name, is_native) in [
+            ("AF_XDP in the driver", true),
+            ("AF_XDP behind the driver", false),
+        ] {
+            add(
+                name,
+                false,
+                boxed(ours::xdp(connections, network, is_native, small)),
+            );
         }
-        add(names[1], true, linux::loopback(connections, polls));
-        add(names[2], true, linux::unix(connections, polls));
+        let packet = ours::packet(connections, network, small);
+        add("AF_PACKET", false, boxed(packet));
+        let place = Place::Veth(network);
+        add("Linux veth, recv", true, linux::tcp(connections, place, true));
+        add("Linux veth, epoll", true, linux::tcp(connections, place, false));
+        add("Linux veth, io_uring", true, uring::open(connections, place));
+        add(
+            "Linux veth, sockmap, recv",
+            true,
+            sockmap::open(connections, place, true),
+        );
+        add(
+            "Linux veth, sockmap, epoll",
+            true,
+            sockmap::open(connections, place, false),
+        );
     }
+    let place = Place::Loopback;
+    add("Linux loopback, recv", true, linux::tcp(connections, place, true));
+    add(
+        "Linux loopback, epoll",
+        true,
+        linux::tcp(connections, place, false),
+    );
+    add("Linux loopback, io_uring", true, uring::open(connections, place));
+    add("AF_UNIX, recv", true, linux::unix(connections, true));
+    add("AF_UNIX, epoll", true, linux::unix(connections, false));
     Ok(sides)
 }
 

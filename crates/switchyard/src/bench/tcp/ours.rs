@@ -18,19 +18,30 @@ const LIMIT: Duration = Duration::from_secs(10);
 const FREE_WITHIN: Duration = Duration::from_secs(5);
 
 /// The stacks of both ends.
-struct Ours {
+pub struct Ours {
     ends: [Sockets; 2],
     clients: Vec<Handle>,
+    servers: Vec<Handle>,
 }
 
+/// The rings of small requests.
+pub const SMALL: Rings = Rings {
+    receive: 14,
+    transmit: 14,
+};
+
 /// Memory of one process stands for that of two.
-pub fn shared(connections: usize) -> anyhow::Result<Box<dyn Ends>> {
+pub fn shared(connections: usize, rings: Rings) -> anyhow::Result<Ours> {
     let (mut one, mut other) = shared::pair(shared::Shape::default(), 1500)?;
-    Ours::connect(connections, [Box::new(one.remove(0)), Box::new(other.remove(0))])
+    Ours::connect(
+        connections,
+        rings,
+        [Box::new(one.remove(0)), Box::new(other.remove(0))],
+    )
 }
 
 /// AF_XDP at both ends of a veth.
-pub fn xdp(connections: usize, network: &Network, is_native: bool) -> anyhow::Result<Box<dyn Ends>> {
+pub fn xdp(connections: usize, network: &Network, is_native: bool, rings: Rings) -> anyhow::Result<Ours> {
     let (mode, names) = match is_native {
         true => (xdp::Mode::Native, network::NATIVE),
         false => (xdp::Mode::Skb, network::SKB),
@@ -40,7 +51,7 @@ pub fn xdp(connections: usize, network: &Network, is_native: bool) -> anyhow::Re
         ..xdp::Options::default()
     };
     let open = |end: usize| network.within(end, || open_xdp(names[end], options));
-    Ours::connect(connections, [open(0)?, open(1)?])
+    Ours::connect(connections, rings, [open(0)?, open(1)?])
 }
 
 fn open_xdp(name: &str, options: xdp::Options) -> anyhow::Result<Box<dyn Frames>> {
@@ -57,26 +68,22 @@ fn open_xdp(name: &str, options: xdp::Options) -> anyhow::Result<Box<dyn Frames>
 }
 
 /// AF_PACKET at both ends of a veth.
-pub fn packet(connections: usize, network: &Network) -> anyhow::Result<Box<dyn Ends>> {
+pub fn packet(connections: usize, network: &Network, rings: Rings) -> anyhow::Result<Ours> {
     let open = |end: usize| -> anyhow::Result<Box<dyn Frames>> {
         let name = network::PACKET[end];
         let mut queues = network.within(end, || Ok(packet::open(name, 1)?))?;
         Ok(Box::new(queues.remove(0)))
     };
-    Ours::connect(connections, [open(0)?, open(1)?])
+    Ours::connect(connections, rings, [open(0)?, open(1)?])
 }
 
 impl Ours {
-    fn connect(connections: usize, links: [Box<dyn Frames>; 2]) -> anyhow::Result<Box<dyn Ends>> {
+    fn connect(connections: usize, rings: Rings, links: [Box<dyn Frames>; 2]) -> anyhow::Result<Self> {
         let ip = |host| Ip::v4([10, 9, 1, host]);
         let mut host = 0;
         let ends = links.map(|link| {
             host += 1;
             let config = Config::new(Mac([2, 0, 0, 0, 9, host]), ip(host), 24);
-            let rings = Rings {
-                receive: 14,
-                transmit: 14,
-            };
             let options = Options {
                 rings,
                 spin: Duration::ZERO,
@@ -86,6 +93,7 @@ impl Ours {
         let mut ours = Self {
             ends,
             clients: Vec::new(),
+            servers: Vec::new(),
         };
         let remote = Endpoint {
             ip: ip(2),
@@ -100,6 +108,7 @@ impl Ours {
                 ours.ends[1].poll()?;
                 if let Ok(server) = ours.ends[1].accept(listener) {
                     ours.ends[1].set_no_delay(server, true)?;
+                    ours.servers.push(server);
                     break;
                 }
                 ensure!(Instant::now() < until, "a handshake takes too long");
@@ -111,7 +120,13 @@ impl Ours {
             ours.ends[0].set_no_delay(client, true)?;
             ours.clients.push(client);
         }
-        Ok(Box::new(ours))
+        Ok(ours)
+    }
+
+    /// Both ends of the first connection.
+    pub fn into_ends(self) -> [(Sockets, Handle); 2] {
+        let [client, server] = self.ends;
+        [(client, self.clients[0]), (server, self.servers[0])]
     }
 }
 
