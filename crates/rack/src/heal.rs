@@ -548,6 +548,8 @@ impl Heal {
         let is_deleted = |left: &LeftRecord| self.discarded.contains(&(left.node, left.vssd));
         next.leftovers.retain(|left| !(charge.rack && is_deleted(left)));
         next.leftovers.append(&mut left);
+        let is_left = |of: &(u8, u32)| next.leftovers.iter().any(|left| (left.node, left.vssd) == *of);
+        self.discarded.retain(is_left);
     }
 }
 
