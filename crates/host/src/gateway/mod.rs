@@ -156,7 +156,7 @@ impl Gateway {
         self.traffic.flight.send_control(now);
     }
 
-    /// What nodes have answered to be deleted, of what they were asked for last or before.
+    /// Nodes have answered that these are deleted, of what [`Gateway::discard`] asked for.
     pub fn discarded(&self) -> &[(NodeId, VssdId)] {
         &self.traffic.flight.control.discarded
     }

@@ -22,6 +22,7 @@ pub(super) struct Healing {
     /// The loss for which they were asked earlier ([`Heal::asks`]).
     asked_for: Option<Instant>,
     discard_at: Instant,
+    /// They were asked for last.
     discarding: Vec<LeftRecord>,
     /// Epoch of the records that the gateway has.
     handed_on: Option<u64>,
@@ -90,7 +91,9 @@ impl Healing {
         if let Some(next) = self.heal.next(now, records, charge, state) {
             return Step::Store(Box::new(next));
         }
-        if let Some(left) = self.discards(now, records).filter(|_| charge.rack) {
+        if charge.rack
+            && let Some(left) = self.discards(now, records)
+        {
             return Step::Call(Call::Discard(left));
         }
         let found_lost = self.heal.asks();
@@ -107,7 +110,7 @@ impl Healing {
         })
     }
 
-    /// What nodes are to be asked to delete now, if it is time, or more than they were asked for last.
+    /// Tells the deletions to ask nodes for, if it is time, or if there are others than last.
     fn discards(&mut self, now: Instant, records: &Snapshot) -> Option<Vec<LeftRecord>> {
         let left: Vec<LeftRecord> = self.heal.discards(records).collect();
         let is_new = || left.iter().any(|left| !self.discarding.contains(left));
