@@ -66,13 +66,7 @@ impl CommandRing {
             .setup_single_issuer()
             .setup_defer_taskrun()
             .build(entries)?;
-        // It saves the look-up of the descriptor; the kernel has few places for it.
-        let _ = ring.submitter().register_ring_fd();
-        Ok(Self {
-            ring,
-            unsubmitted: 0,
-            known: None,
-        })
+        Ok(Self::of_one_thread(ring))
     }
 
     /// Queues a command to the driver of `file`. Its end has `number`, and the driver's result.
@@ -117,11 +111,7 @@ impl Ring {
     pub fn new(entries: u32) -> io::Result<Self> {
         let cooperative = IoUring::builder().setup_coop_taskrun().build(entries);
         let ring = cooperative.or_else(|_| IoUring::new(entries))?;
-        Ok(Self {
-            ring,
-            unsubmitted: 0,
-            known: None,
-        })
+        Ok(Self::of(ring))
     }
 
     /// A ring of `entries` for sockets, with four ends for each entry, which only the calling thread uses: what arrives is taken
@@ -135,12 +125,7 @@ impl Ring {
             .setup_defer_taskrun()
             .setup_cqsize(4 * entries)
             .build(entries)?;
-        let _ = ring.submitter().register_ring_fd();
-        Ok(Self {
-            ring,
-            unsubmitted: 0,
-            known: None,
-        })
+        Ok(Self::of_one_thread(ring))
     }
 
     /// Registers a ring of buffers (io_uring_register_buf_ring(3)) as a group, from which receives take theirs.
@@ -195,6 +180,21 @@ impl Ring {
 }
 
 impl<E: squeue::EntryMarker> Ring<E> {
+    fn of(ring: IoUring<E>) -> Self {
+        Self {
+            ring,
+            unsubmitted: 0,
+            known: None,
+        }
+    }
+
+    /// A ring that only the calling thread uses.
+    fn of_one_thread(ring: IoUring<E>) -> Self {
+        // It saves the look-up of the descriptor; the kernel has few places for it.
+        let _ = ring.submitter().register_ring_fd();
+        Self::of(ring)
+    }
+
     /// The descriptor, which becomes readable when an entry has ended.
     pub fn fd(&self) -> RawFd {
         self.ring.as_raw_fd()
