@@ -3,9 +3,8 @@
 //!
 //! The vSSD runs at full speed on a medium that stores nothing: only the translation is under test.
 
-mod common;
+use crate::common::geometry;
 use base::{Instant, Lpn, Pool, Rng, Version};
-use common::geometry;
 use flash::{Event, Request, Ssd, Vssd, VssdConfig};
 
 /// Pages of 512 bytes keep the copying of entries cheap.

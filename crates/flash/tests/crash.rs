@@ -1,8 +1,7 @@
 //! Crash images: every subset of the writes that were not flushed, and flipped bits.
 
-mod common;
+use crate::common::{Rig, geometry, seeds, tiny};
 use base::{Device, Rng};
-use common::{Rig, geometry, seeds, tiny};
 use flash::{GcMode, verify};
 
 /// More writes than this are sampled instead of enumerated.

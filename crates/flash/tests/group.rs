@@ -1,9 +1,9 @@
 //! Channel groups: blocks that change hands, collection of all members at once, and crashes at every instant.
 
-mod common;
+use crate::common;
+use crate::common::group::GroupRig;
+use crate::common::{geometry, seeds};
 use base::Device;
-use common::group::GroupRig;
-use common::{geometry, seeds};
 use flash::{GcMode, Timing, Vssd, verify};
 
 /// A small group in which blocks are borrowed all the time.

@@ -1,9 +1,8 @@
 //! The machine's answers one by one: versions, damage, a failing medium, an empty pool, timing.
 
-mod common;
+use crate::common::{fill, geometry, image};
 use base::device::execute;
 use base::{Instant, Lpn, MediaError, MediaKind, MediaOp, Page, Pool, Version};
-use common::{fill, geometry, image};
 use flash::{Data, Event, GcMode, Request, Timing, Vssd, VssdConfig, VssdError};
 
 struct Bench {

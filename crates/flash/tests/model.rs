@@ -1,7 +1,6 @@
 //! Random requests against a reference model, without crashes, and crashes at random points.
 
-mod common;
-use common::{Rig, geometry, seeds, tiny};
+use crate::common::{Rig, geometry, seeds, tiny};
 use flash::{GcMode, Timing};
 
 #[test]

@@ -12,10 +12,9 @@
 //!
 //! That waiting for the deletion, and joining again, are needed is shown by leaving them out.
 
-mod explore;
-
+use crate::explore;
+use crate::explore::{Memory, PAGE, explore};
 use base::{Addr, Duration, Instant, NodeId, Version, VssdId};
-use explore::{Memory, PAGE, explore};
 use rack::cache::Store;
 use rack::membership::{Incarnation, Member, Membership};
 use rack::replica::{Effect, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica};

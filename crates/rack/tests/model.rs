@@ -10,10 +10,9 @@
 //! write or an earlier read. From every state the replicas must be able to come to rest, and at rest both serve, agree,
 //! and have nothing undecided.
 
-mod explore;
-
+use crate::explore;
+use crate::explore::{Memory, PAGE, explore};
 use base::{Addr, Duration, Instant, NodeId, Version, VssdId};
-use explore::{Memory, PAGE, explore};
 use rack::cache::Store;
 use rack::membership::{Incarnation, Member, Membership};
 use rack::replica::{Effect, REPLAY_AFTER, RESEND_AFTER, Readiness, Replica};

@@ -1,10 +1,8 @@
 //! The core's loop with real sockets and real media, driven by small hosts.
 
-mod common;
-
+use crate::common::{ANY, Echo, Player, cast, small, spec, start_one};
 use base::limits::{PAGE_BYTES, SECTOR_BYTES};
 use base::{Addr, Device, Duration, Instant, Machine, MediaDone, MediaOp, Pool, VssdId};
-use common::{ANY, Echo, Player, cast, small, spec, start_one};
 use host::target::Config;
 use host::{Input, Output};
 use runtime::{CoreConfig, HostSpec, Medium, RackHost, StartError, Stopped, start_core};

@@ -2,13 +2,11 @@
 //! another is not, and again and again while everything else goes on.
 #![allow(clippy::disallowed_methods, reason = "clients are threads of their own")]
 
-mod common;
-
+use crate::common::nbd::{self, Client};
+use crate::common::nvme::{Queue, Work, connect, connect_as};
+use crate::common::{ANY_TCP, memory_and_file, small};
 use base::{Rng, VolumeId};
 use blockswitch::Policy;
-use common::nbd::{self, Client};
-use common::nvme::{Queue, Work, connect, connect_as};
-use common::{ANY_TCP, memory_and_file, small};
 use host::target::Config;
 use os::now;
 use runtime::{

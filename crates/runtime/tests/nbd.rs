@@ -2,12 +2,10 @@
 //! those do not do (hold back, overrun, vanish).
 #![allow(clippy::disallowed_methods, reason = "clients are threads of their own")]
 
-mod common;
-
+use crate::common::nbd::{Client, DISC, READ, TRIM, WRITE, WRITE_ZEROES};
+use crate::common::{ANY_TCP, MemoryGateway, cast, small, spec};
 use base::limits::PAGE_BYTES;
 use base::{BlockOp, BlockRequest, Machine, Pages, VolumeId};
-use common::nbd::{Client, DISC, READ, TRIM, WRITE, WRITE_ZEROES};
-use common::{ANY_TCP, MemoryGateway, cast, small, spec};
 use host::Input;
 use host::target::{Config, HOLD_TIME, PROOF_BYTES};
 use runtime::{CoreConfig, CoreHandle, NOBODY, start_core};

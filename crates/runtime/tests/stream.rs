@@ -1,9 +1,7 @@
 //! Transports other than TCP carry any protocol, and a protocol may be listed more than once.
 
-mod common;
-
-use common::nbd::{self, Client, READ, WRITE};
-use common::{ANY_TCP, small};
+use crate::common::nbd::{self, Client, READ, WRITE};
+use crate::common::{ANY_TCP, small};
 use runtime::{CoreHandle, Door, Listen, Listener, LocalVolume, Stream, TargetSpec, start_target};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};

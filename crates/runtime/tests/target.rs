@@ -1,12 +1,11 @@
 //! A target's volumes through real sockets: NVMe/TCP with and without digests, on two cores, on memory and a file; NVMe
 //! and NBD on a vSSD that is killed, recovered and checked.
 
-mod common;
-
+use crate::common;
+use crate::common::nvme::{Queue, Work, connect, connect_as};
+use crate::common::{memory_and_file, nbd};
 use base::VolumeId;
 use blockswitch::Class;
-use common::nvme::{Queue, Work, connect, connect_as};
-use common::{memory_and_file, nbd};
 use flash::{Geometry, Ssd, Timing};
 use host::target::{ClassRules, Config};
 use host::{Disk, DiskConfig, DiskEntry};

@@ -1,9 +1,7 @@
 //! Floods, applications that lie, limits, fairness, and flows that move.
 
-mod common;
-
+use crate::common::{Behaviour, Host, MACS, Network, World, ip};
 use base::{Duration, Instant, Rng};
-use common::{Behaviour, Host, MACS, Network, World, ip};
 use tcp::addr::{Endpoint, Ip};
 use tcp::api::{Call, End, FlowId, News, Refused, Request, Rings};
 use tcp::config::{AppLimits, Config, EcnMode, Rule};

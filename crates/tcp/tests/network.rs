@@ -1,10 +1,8 @@
 //! Two stacks across a network that does everything that networks do, with applications that check every byte.
-//! `TCP_SEEDS=first..last` runs other seeds: `TCP_SEEDS=0..10000 cargo test --release -p switchyard-tcp --test network`.
+//! `TCP_SEEDS=first..last` runs other seeds: `TCP_SEEDS=0..10000 cargo test --release -p switchyard-tcp --test all network`.
 
-mod common;
-
+use crate::common::{Behaviour, Host, MACS, Network, World, ip};
 use base::{Duration, Instant, Rng};
-use common::{Behaviour, Host, MACS, Network, World, ip};
 use tcp::addr::Endpoint;
 use tcp::api::{Call, End, Rings};
 use tcp::config::{Config, EcnMode, Segmentation};

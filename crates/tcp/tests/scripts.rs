@@ -13,10 +13,8 @@
 //! Numbers are relative to each side's SYN. Flags are `S F R P E W` and `.` for ACK. Options are `mss N`, `ts N`, `ws N`: the
 //! value of `ts` is the peer's clock, sent or echoed. A time may be missed by a millisecond, or by a hundredth.
 
-mod common;
-
+use crate::common::{MACS, Memory, ip, too_big};
 use base::{Duration, Instant};
-use common::{MACS, Memory, ip, too_big};
 use std::collections::VecDeque;
 use tcp::addr::{Endpoint, Tuple};
 use tcp::api::{Call, Event, FlowId, Moved, News, Request, Rings, Setting};

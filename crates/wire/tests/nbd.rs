@@ -1,12 +1,10 @@
 //! The NBD session as a client sees it: handshake and transmission byte by byte, every error, every limit.
 
-mod support;
-
+use crate::support::*;
 use base::{BlockError, BlockOp, BlockReply, Duration, Instant, Pages, Pool, VolumeId};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use support::*;
 use wire::nbd::proto::{
     Errno, chunk, command, command_flags as flag, info, option as opt, option_reply as rep,
 };

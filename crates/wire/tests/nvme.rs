@@ -1,9 +1,7 @@
 //! The NVMe/TCP session as a host sees it: every command, every refusal, every limit.
 
-mod nvme_support;
-
+use crate::nvme_support::*;
 use base::{BlockError, BlockOp};
-use nvme_support::*;
 use wire::Session as _;
 use wire::nvme::host::{Data, HostError, HostOptions, Offer, namespace_bytes};
 use wire::nvme::proto::{

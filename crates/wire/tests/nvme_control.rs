@@ -1,9 +1,7 @@
 //! The NVMe/TCP control path as a host sees it: connecting, properties, features, logs, events, time, and limits.
 
-mod nvme_support;
-
+use crate::nvme_support::*;
 use base::{Duration, Instant, Rng, VolumeId};
-use nvme_support::*;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

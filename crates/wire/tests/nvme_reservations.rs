@@ -1,12 +1,10 @@
 //! Reservations as several hosts of one volume see them; the rules themselves are tested beside their code.
 
-mod nvme_support;
-
 use core::cell::RefCell;
 use std::rc::Rc;
 
+use crate::nvme_support::*;
 use base::{BlockOp, Pool, VolumeId};
-use nvme_support::*;
 use wire::Session as _;
 use wire::nvme::host::{Data, HostOptions};
 use wire::nvme::proto::{Sqe, Status, admin, cns, feature, io, log, property};

@@ -1,11 +1,9 @@
 //! Sessions that are paused at any moment, taken out of their core, and put into another.
 
-mod nvme_support;
-mod support;
-
+use crate::nvme_support::{DISK_BYTES, POOL_PAGES, Rig, Wire};
+use crate::support;
+use crate::support::{Reply, Server};
 use base::{Pool, Rng};
-use nvme_support::{DISK_BYTES, POOL_PAGES, Rig, Wire};
-use support::{Reply, Server};
 use wire::Session as _;
 use wire::nbd;
 use wire::nbd::proto::{command, option};

@@ -1,9 +1,4 @@
 //! A medium that loses what was not flushed, and a driver that plays a vSSD against a model of what it promised.
-#![allow(
-    dead_code,
-    missing_docs,
-    reason = "shared by test binaries that each use a part"
-)]
 
 use base::device::execute;
 use base::{Device, Instant, Lpn, MediaKind, MediaOp, Page, Pool, Rng, Version, VssdId};

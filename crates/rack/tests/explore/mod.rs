@@ -2,7 +2,6 @@
 //!
 //! A state is the history that leads to it, played again; states are told apart by a hash of their printed form, in
 //! which instants are relative to now, as only differences matter to the protocol.
-#![allow(dead_code, reason = "shared by test binaries that each use a part")]
 
 use base::{Instant, Lpn, Version};
 use rack::cache::{Cached, Store};

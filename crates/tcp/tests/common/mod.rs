@@ -1,9 +1,8 @@
 //! Two stacks, a network between them that loses, repeats, turns round, delays, damages, marks and cuts, and applications that
 //! know which byte they have to read next. Nothing here is taken from the crate under test but its interface.
-#![allow(dead_code, reason = "each test takes its part")]
 
 use base::{Duration, Instant, Rng};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use tcp::addr::{Endpoint, Ip, Mac, Tuple};
 use tcp::api::{Call, End, Event, FlowId, Moved, News, Refused, Request, Rings};
 use tcp::config::Config;
@@ -111,7 +110,6 @@ pub struct Conn {
     pub is_shut: bool,
     pub is_closing: bool,
     next_read: Instant,
-    pub opened_at: Instant,
 }
 
 /// A host with its one application.
@@ -180,7 +178,6 @@ impl Host {
                     is_shut: false,
                     is_closing: false,
                     next_read: now,
-                    opened_at: now,
                 };
                 // A reset can be lost.
                 let keep_alive = tcp::config::KeepAlive {
@@ -672,6 +669,3 @@ pub fn too_big(frame: &[u8], mtu: u32) -> Vec<u8> {
     report.extend(icmp);
     report
 }
-
-/// Frames that wait for a test to look at them.
-pub type Frames = VecDeque<Vec<u8>>;

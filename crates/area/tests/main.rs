@@ -1,0 +1,9 @@
+//! Areas as programs use them.
+
+mod area;
+mod files;
+mod follow;
+mod grow;
+mod reads;
+mod snapshot;
+mod transactions;
