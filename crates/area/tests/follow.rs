@@ -74,7 +74,7 @@ fn owner() {
 /// Starts the owner; `acknowledged` is the last round that it told of.
 fn start(path: &Path, bytes: u64, acknowledged: &Arc<AtomicU64>) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this test"))
-        .args(["--ignored", "--exact", "owner", "--nocapture"])
+        .args(["--ignored", "--exact", "follow::owner", "--nocapture"])
         .env("FOLLOWED_AREA", path)
         .env("FOLLOWED_BYTES", bytes.to_string())
         .stdout(Stdio::piped())

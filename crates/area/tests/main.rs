@@ -1,6 +1,5 @@
 //! Areas as programs use them.
 
-mod area;
 mod files;
 mod follow;
 mod grow;
