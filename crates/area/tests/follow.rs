@@ -152,6 +152,7 @@ fn follow(bytes: u64) -> (u32, u32) {
     let acknowledged = Arc::new(AtomicU64::new(0));
     let mut owner = start(&path, bytes, &acknowledged);
     while acknowledged.load(Ordering::SeqCst) < KEYS + KEPT {
+        assert_eq!(owner.try_wait().expect("our child"), None, "it goes on");
         std::thread::yield_now();
     }
     let steady = FollowOptions {
