@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs every tests/system/t_*.sh, or those named on the command line, three at a time (JOBS). A test that says "Runs alone" in its
+# Runs every tests/system/t_*.sh, or those named on the command line, four at a time (JOBS): they wait more than they compute. A test that says "Runs alone" in its
 # head does so, behind the others. A test succeeds with exit code 0, skips itself with 77 (after saying why on its last
 # line) and fails with anything else. Behind the list come the last words of those that failed, a line for each of them, and the
 # count: "N passed, N failed, N skipped". Fails if a test failed.
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 
 # No test needs longer than this many seconds; one that does is stuck.
 limit=${SYSTEM_TEST_SECONDS:-900}
-jobs=${JOBS:-3}
+jobs=${JOBS:-4}
 # Of a test that failed so many lines are shown.
 words=${SYSTEM_TEST_LINES:-80}
 export SWITCHYARD=${SWITCHYARD:-$PWD/target/release/switchyard}
