@@ -103,9 +103,11 @@ impl Tree {
         self.space.free(device)
     }
 
-    /// Free blocks of all devices but the first one.
-    pub fn free_of_others(&self) -> u64 {
-        (1..self.devices() as u8).map(|device| self.free(device)).sum()
+    /// Blocks of all devices but the first one that can be taken now.
+    pub fn room_of_others(&self) -> u64 {
+        (1..self.devices() as u8)
+            .map(|device| self.space.room(device))
+            .sum()
     }
 
     fn admit(&self, room: Room) -> Result<(), Error> {

@@ -385,14 +385,17 @@ impl<'a> Patch<'a> {
         }
         let mut near = self.place_before(work)?;
         let (mut runs, mut left) = (Vec::new(), wanted);
+        // The rest is others'.
+        let mut of_others = work.tree.room_of_others().saturating_sub(work.tree.kept.others);
         for device in devices {
-            // What is left there is others'.
-            if device > 0 && work.tree.free_of_others() < work.tree.kept.1 {
-                continue;
-            }
             while left > 0 {
-                match work.tree.reserve(work.media, device, left, near) {
+                let want = if device == 0 { left } else { left.min(of_others) };
+                if want == 0 {
+                    break;
+                }
+                match work.tree.reserve(work.media, device, want, near) {
                     Ok(run) => {
+                        of_others -= if device == 0 { 0 } else { run.blocks };
                         (near, left) = (Some(run.end()), left - run.blocks);
                         runs.push(run);
                     }

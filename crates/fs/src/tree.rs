@@ -9,7 +9,7 @@ use crate::format::{Damage, Key, Kind, Place, Pointer, Root, Sort, unseal};
 use crate::media::{Error, Media, Volume, read_block};
 use crate::node::{CHILDREN_MAX, LEVELS_MAX, Node, Raw};
 use crate::space::{Space, ZoneId};
-use crate::value::ZoneRecord;
+use crate::value::{Part, ZoneRecord};
 use core::ops::{Deref, Range, RangeInclusive};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +36,14 @@ impl Deref for Value {
     fn deref(&self) -> &[u8] {
         &self.node.block()[self.range.clone()]
     }
+}
+
+/// Room that operations are to leave: of device 0, those that let files grow and those that only delete; of all others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Kept {
+    pub(crate) growth: u64,
+    pub(crate) deletion: u64,
+    pub(crate) others: u64,
 }
 
 /// A step from the top to a leaf: a node, and which child of it comes next.
@@ -86,8 +94,8 @@ pub struct Tree {
     pub(crate) oldest: Option<u64>,
     /// Why it takes no changes, if it takes none.
     pub(crate) refuses: Option<Error>,
-    /// Blocks that are promised to others than whose operations are digested: of device 0, and of all others.
-    pub(crate) kept: (u64, u64),
+    /// Room that is others' than whose operations are digested.
+    pub(crate) kept: Kept,
     /// Counts changes, so that a range notices them.
     pub(crate) edits: u64,
     pub(crate) path: Vec<Step>,
@@ -132,7 +140,7 @@ impl Tree {
             hollow: Vec::new(),
             oldest: None,
             refuses: None,
-            kept: (0, 0),
+            kept: Kept::default(),
             edits: 0,
             path: Vec::new(),
         }
@@ -308,9 +316,15 @@ impl Tree {
         self.mark
     }
 
-    /// Keeps room from the operations that are digested next, unless they only delete: so many free blocks of device 0, and of all others.
-    pub fn keep_back(&mut self, first: u64, others: u64) {
-        self.kept = (first, others);
+    /// Keeps room from the operations that are digested next: of what is free now they may take a part. None: they may take what there is.
+    pub fn keep_back(&mut self, part: Option<Part>) {
+        let (first, others) = (self.room(), self.room_of_others());
+        let kept = |part: Part| Kept {
+            growth: first.saturating_sub(part.growth),
+            deletion: first.saturating_sub(part.deletion),
+            others: others.saturating_sub(part.data),
+        };
+        self.kept = part.map(kept).unwrap_or_default();
     }
 
     /// Devices of the file system.

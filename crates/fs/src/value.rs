@@ -83,6 +83,8 @@ pub struct Windowed {
     pub numbers: Range<u64>,
     /// Its groups, the first one that of new files.
     pub gids: Vec<u32>,
+    /// Room that is reserved for what its log has and the tree has not. None in file systems of before that.
+    pub reserved: Option<Part>,
 }
 
 impl Windowed {
@@ -92,6 +94,54 @@ impl Windowed {
     pub const EXTENTS_MAX: usize = 40;
     const HEAD_BYTES: usize = 16;
 }
+
+/// A part of the room, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Of device 0, for what lets files grow.
+    pub growth: u64,
+    /// Of device 0, for what only deletes.
+    pub deletion: u64,
+    /// Of all other devices.
+    pub data: u64,
+}
+
+impl Part {
+    const BYTES: usize = 24;
+
+    /// The larger one of each.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self {
+            growth: self.growth.max(other.growth),
+            deletion: self.deletion.max(other.deletion),
+            data: self.data.max(other.data),
+        }
+    }
+
+    /// What is left when blocks of device 0 and of others are taken.
+    #[must_use]
+    pub fn less(self, first: u64, others: u64) -> Self {
+        Self {
+            growth: self.growth.saturating_sub(first),
+            deletion: self.deletion.saturating_sub(first),
+            data: self.data.saturating_sub(others),
+        }
+    }
+
+    fn emit(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        put_u64(&mut bytes, 0, self.growth);
+        put_u64(&mut bytes, 8, self.deletion);
+        put_u64(&mut bytes, 16, self.data);
+        bytes
+    }
+}
+
+/// Where the bytes of a log are, as its record says: in its blocks, in a window, or in a window with room reserved for it.
+const IN_BLOCKS: u32 = 0;
+const IN_WINDOW: u32 = 1;
+const RESERVED: u32 = 2;
 
 impl LogRecord {
     /// Extents, at most: what a value has room for.
@@ -106,7 +156,12 @@ impl LogRecord {
         );
         let mut value = vec![0; Self::HEAD_BYTES + 16 * self.extents.len()];
         put_u32(&mut value, 0, self.uid);
-        put_u32(&mut value, 4, u32::from(self.window.is_some()));
+        let kind = match &self.window {
+            None => IN_BLOCKS,
+            Some(window) if window.reserved.is_none() => IN_WINDOW,
+            Some(_) => RESERVED,
+        };
+        put_u32(&mut value, 4, kind);
         put_u64(&mut value, 8, self.nonce);
         put_u64(&mut value, 16, self.digested);
         put_u16(&mut value, 24, self.extents.len() as u16);
@@ -122,6 +177,7 @@ impl LogRecord {
             );
             value.extend(window.numbers.start.to_le_bytes());
             value.extend(window.numbers.end.to_le_bytes());
+            value.extend(window.reserved.map(Part::emit).into_iter().flatten());
             window.gids.iter().for_each(|gid| value.extend(gid.to_le_bytes()));
         }
         value
@@ -138,8 +194,10 @@ impl LogRecord {
             blocks: u64_at(extent, 8),
         };
         let window = match u32_at(head, 4) {
-            0 if rest.is_empty() => None,
-            1 if count <= Windowed::EXTENTS_MAX => Some(Windowed::parse(rest)?),
+            IN_BLOCKS if rest.is_empty() => None,
+            kind @ (IN_WINDOW | RESERVED) if count <= Windowed::EXTENTS_MAX => {
+                Some(Windowed::parse(rest, kind == RESERVED)?)
+            }
             _ => return Err(Damage::Content),
         };
         Ok(Self {
@@ -154,14 +212,21 @@ impl LogRecord {
 }
 
 impl Windowed {
-    fn parse(bytes: &[u8]) -> Result<Self, Damage> {
+    fn parse(bytes: &[u8], is_reserved: bool) -> Result<Self, Damage> {
         let (head, rest) = bytes.split_at_checked(Self::HEAD_BYTES).ok_or(Damage::Content)?;
+        let bytes = if is_reserved { Part::BYTES } else { 0 };
+        let (part, rest) = rest.split_at_checked(bytes).ok_or(Damage::Content)?;
         let (gids, rest) = rest.as_chunks::<4>();
         let numbers = u64_at(head, 0)..u64_at(head, 8);
         match rest.is_empty() && gids.len() <= Self::GIDS_MAX && numbers.start <= numbers.end {
             true => Ok(Self {
                 numbers,
                 gids: gids.iter().map(|gid| u32::from_le_bytes(*gid)).collect(),
+                reserved: is_reserved.then(|| Part {
+                    growth: u64_at(part, 0),
+                    deletion: u64_at(part, 8),
+                    data: u64_at(part, 16),
+                }),
             }),
             false => Err(Damage::Content),
         }
@@ -249,7 +314,17 @@ mod tests {
             used: 12,
         };
         assert_eq!(ZoneRecord::parse(&zone.emit()), Ok(zone));
-        for count in [0, 1, LogRecord::EXTENTS_MAX] {
+        let part = Part {
+            growth: 7,
+            deletion: 8,
+            data: 9,
+        };
+        for (count, reserved) in [
+            (0, None),
+            (1, None),
+            (1, Some(part)),
+            (LogRecord::EXTENTS_MAX, None),
+        ] {
             let log = LogRecord {
                 uid: 1000,
                 nonce: 5,
@@ -259,12 +334,23 @@ mod tests {
                 window: (count == 1).then(|| Windowed {
                     numbers: 4..9,
                     gids: vec![100, 7],
+                    reserved,
                 }),
             };
             let value = log.emit();
             assert!(value.len() <= crate::node::VALUE_BYTES_MAX);
             assert_eq!(LogRecord::parse(&value), Ok(log));
         }
+        let longest = LogRecord {
+            extents: vec![RUN; Windowed::EXTENTS_MAX],
+            window: Some(Windowed {
+                numbers: 4..9,
+                gids: vec![1; Windowed::GIDS_MAX],
+                reserved: Some(part),
+            }),
+            ..LogRecord::default()
+        };
+        assert!(longest.emit().len() <= crate::node::VALUE_BYTES_MAX);
         for crcs in [Vec::new(), vec![7, 8, 9]] {
             let extent = ExtentRecord { run: RUN, crcs };
             assert_eq!(ExtentRecord::parse(&extent.emit()), Ok(extent));

@@ -103,8 +103,8 @@ impl Work<'_> {
     /// The same of so many blocks of the tree.
     pub(crate) fn admit_blocks(&mut self, room: Room, blocks: u64) -> Result<(), Fault> {
         let reserve = match room {
-            Room::Normal => self.tree.reserve_blocks().max(self.tree.kept.0),
-            Room::Reserve => 0,
+            Room::Normal => self.tree.reserve_blocks().max(self.tree.kept.growth),
+            Room::Reserve => self.tree.kept.deletion,
         };
         let waiting = self.inodes.len() * self.tree.places_max();
         if self.tree.room() < reserve + blocks + waiting as u64 {

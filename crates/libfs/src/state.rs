@@ -8,7 +8,7 @@ use fs::format::Kind;
 use fs::known::Known;
 use fs::lease::{Given, Mode};
 use fs::log::{Ticket, Writer};
-use fs::protocol::{Answer, BLOCKS_MAX, CLOSED_AT, Closed, DURABLE_AT, Digested, Request};
+use fs::protocol::{Answer, BLOCKS_MAX, CLOSED_AT, Closed, DURABLE_AT, Digested, HEARD_AT, Request};
 use os::Mapped;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -421,6 +421,9 @@ impl State {
             self.writer.consumed(digested.both);
         }
         self.calls.set_budget(digested.budget);
+        // What was promised before is durable: calls make it so before they let the lock go.
+        let heard = self.window.word(HEARD_AT);
+        heard.store(digested.budget.generation, Ordering::Release);
         self.known.set_room(digested.blocks.0, digested.blocks.1);
         self.digests += 1;
         self.is_digest_wanted = false;

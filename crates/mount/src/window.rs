@@ -1,13 +1,13 @@
 //! Windows: the bytes of a process's log, in a memory or file of their own beside device 0. The process maps its window, and sees nothing else of
 //! the devices.
 //!
-//! A window begins with a block for two words ([`CLOSED_AT`], [`DURABLE_AT`]); the ring is behind it. The daemon reads a window by
+//! A window begins with a block for three words ([`CLOSED_AT`], [`DURABLE_AT`], [`HEARD_AT`]); the ring is behind it. The daemon reads a window by
 //! `pread` and never maps it: a process that cuts its window short, or changes it while it is read, gets its log closed, and nothing else.
 
 use base::{Device, MediaError};
 use fs::format::{BLOCK_BYTES, Place};
 use fs::log::Ring;
-use fs::protocol::{CLOSED_AT, DURABLE_AT, MAGIC_AT, WINDOW_HEAD_BYTES, WINDOW_MAGIC};
+use fs::protocol::{CLOSED_AT, DURABLE_AT, HEARD_AT, MAGIC_AT, WINDOW_HEAD_BYTES, WINDOW_MAGIC};
 use fs::value::{LogRecord, Run};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use std::cell::RefCell;
@@ -210,8 +210,17 @@ impl Window {
 
     /// Up to which position its process says that it is durable.
     pub fn durable(&self) -> u64 {
+        self.word(DURABLE_AT)
+    }
+
+    /// The newest part of the room of which its process says that it has heard.
+    pub fn heard(&self) -> u64 {
+        self.word(HEARD_AT)
+    }
+
+    fn word(&self, at: u64) -> u64 {
         let mut bytes = [0; 8];
-        match self.0.read_exact_at(&mut bytes, DURABLE_AT) {
+        match self.0.read_exact_at(&mut bytes, at) {
             Ok(()) => u64::from_le_bytes(bytes),
             Err(_) => 0,
         }

@@ -11,7 +11,7 @@ use crate::tree::Tree;
 use crate::value::ExtentRecord;
 use std::collections::VecDeque;
 
-/// Blocks that a log's operations may take until the budget is read anew. Who gives budgets to several logs divides this one.
+/// Blocks that a log's operations may take until the budget is read anew. A giver of budgets to several logs divides this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budget {
     /// Of device 0, for what lets files grow.
@@ -33,7 +33,7 @@ pub struct Budget {
 }
 
 /// Keys that the digest of one operation changes, at most: what it asks for room in front of each.
-const KEYS_OF_OPERATION: u64 = 9;
+pub const KEYS_OF_OPERATION: u64 = 9;
 /// Blocks of a key for each level: see [`Tree::places_max`].
 const BLOCKS_OF_LEVEL: u64 = 3;
 /// What the reserve grows with a level: see [`Tree::reserve_blocks`].
@@ -290,6 +290,11 @@ impl Ledger {
     /// Blocks of device 0 that nothing was promised of.
     pub(crate) fn first_left(&self) -> u64 {
         self.budget.growth.saturating_sub(self.blocks(self.sum))
+    }
+
+    /// Blocks that are promised: of device 0, and of all others.
+    pub(crate) fn promised(&self) -> (u64, u64) {
+        (self.blocks(self.sum), self.sum.data.min(self.budget.data))
     }
 
     /// Whether half of what calls may take is promised.

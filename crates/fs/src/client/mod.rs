@@ -210,6 +210,11 @@ impl Client {
         (self.ledger.first_left(), self.ledger.data_left())
     }
 
+    /// Blocks that calls were promised whose frames are not in the tree: of device 0, and of all others.
+    pub fn blocks_promised(&self) -> (u64, u64) {
+        self.ledger.promised()
+    }
+
     /// Says what room there is: after each digest, each commit and each reservation of blocks.
     pub fn set_budget(&mut self, budget: Budget) {
         self.ledger.set(budget);

@@ -4,6 +4,7 @@ use super::gate::Gate;
 use super::log::Log;
 use super::placing::Placing;
 use super::recover::{Leasing, digest_frames, read_frames};
+use super::room::{Shares, budget_of, reserve};
 use super::state::{Locked, State};
 use crate::media::{Disks, First};
 use fs::client::Budget;
@@ -139,11 +140,19 @@ impl Keeper {
         self.placing.budget(&self.tree)
     }
 
+    pub fn shares(&self) -> Shares<'_> {
+        Shares {
+            tree: &self.tree,
+            placing: &self.placing,
+            logs: &self.logs,
+        }
+    }
+
     /// Tells the client what room there is.
     pub fn tell_room(&mut self, state: &mut State) {
         let budget = match self.logs.is_empty() && !state.is_shared() {
             true => self.budget(),
-            false => state.sharing.share(self.budget()),
+            false => budget_of(self.shares().part(state), self.budget()),
         };
         self.placing.divide(&self.tree, budget, &mut state.client);
         state.free = (0..self.tree.devices() as u8)
@@ -204,6 +213,11 @@ impl Keeper {
 
     /// Makes the changes of the tree durable, and lets readers and the log's writer know.
     pub fn commit(&mut self, locked: &Locked) -> Result<(), Error> {
+        if !self.logs.is_empty() {
+            let part = self.shares().part(&locked.lock());
+            let key = self.budget().key;
+            reserve((&mut self.tree, &self.disks), &mut self.logs, (part, key))?;
+        }
         let plan = self.tree.plan(&self.disks)?;
         if let Err(error) = plan.carry_out(&mut self.disks) {
             self.tree.fail();
@@ -216,13 +230,11 @@ impl Keeper {
         self.counts.commits += 1;
         let consumed = self.roots[1];
         self.roots = [consumed, self.digested];
-        let share = locked.lock().sharing.share(self.budget());
+        let budget = self.budget();
         let logs = self.logs.iter_mut().map(|(number, log)| {
             log.roots = [log.roots[1], log.digested];
-            // A process may not have heard of the newest one.
-            let told = std::mem::replace(&mut log.told, (share.growth, share.data));
-            log.allowance = (told.0.max(share.growth), told.1.max(share.data));
-            (*number, log.roots, std::mem::take(&mut log.refused))
+            let refused = std::mem::take(&mut log.refused);
+            (*number, log.roots, refused, budget_of(log.part, budget))
         });
         let logs: Vec<_> = logs.collect();
         let mut state = locked.lock();
@@ -233,7 +245,7 @@ impl Keeper {
         state.are_blocks_denied = false;
         self.tell_room(&mut state);
         if !logs.is_empty() || state.is_shared() {
-            state.committed(&self.disks, (self.roots[0], &logs), self.budget());
+            state.committed(&self.disks, (self.roots[0], &logs));
         }
         drop(state);
         locked.room.notify_all();

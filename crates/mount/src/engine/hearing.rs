@@ -22,8 +22,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Inodes that a process may have come to, at most.
-const SEEN_MAX: usize = 1 << 20;
+/// Inodes that a process may have come to, at most: twice as many as it may have leases of. It comes to the others again by their names.
+const SEEN_MAX: usize = 1 << 17;
+/// Answers that a process may have to wait for, at most: far more than it has requests, with a question of each other process for each of these.
+/// A process that goes on asking meanwhile is closed.
+const WAITING_MAX: usize = 1 << 13;
 
 /// Names that a process is told beside the one that it asks for, at most: about as many as a leaf of the tree has.
 const NAMES_MORE: usize = 64;
@@ -34,8 +37,8 @@ type Records = Vec<(u64, Vec<u8>)>;
 /// Up to where all records are told, and the records.
 type Told = (u64, Records);
 
-/// A log: its number, what the older and the newer root have of it, and operations that were refused.
-type OfLog = (u64, [u64; 2], u64);
+/// A log: its number, what the older and the newer root have of it, operations that were refused, and the room that its process is told.
+type OfLog = (u64, [u64; 2], u64, Budget);
 
 /// What is to be read for a process without the lock.
 pub(crate) struct Reading {
@@ -84,7 +87,6 @@ impl State {
 
     fn tell_digested(&mut self, log: u64, (tree, both, refused): (u64, u64, u64), budget: Budget) {
         let blocks = (self.blocks, self.free.iter().sum());
-        let budget = self.sharing.share(budget);
         if let Some(session) = self.sharing.sessions.get_mut(&log) {
             (session.tree, session.both) = (tree, both);
             let digested = Digested {
@@ -99,13 +101,13 @@ impl State {
     }
 
     /// A root was written: what both have of the own log; what it and the one before have of each other log, and operations that were refused.
-    pub fn committed(&mut self, disks: &Disks, (own_both, logs): (u64, &[OfLog]), budget: Budget) {
+    pub fn committed(&mut self, disks: &Disks, (own_both, logs): (u64, &[OfLog])) {
         if let Some(own) = self.sharing.own.as_ref().filter(|own| own.is_shared) {
             let client = own.client;
             self.news(disks, Input::Digested(client, own_both));
         }
-        for (log, [both, tree], refused) in logs {
-            self.tell_digested(*log, (*tree, *both, *refused), budget);
+        for (log, [both, tree], refused, budget) in logs {
+            self.tell_digested(*log, (*tree, *both, *refused), *budget);
             self.news(disks, Input::Digested(Client(*log), *both));
         }
     }
@@ -310,6 +312,10 @@ impl State {
         let client = Client(log);
         let session = self.sharing.sessions.get_mut(&log)?;
         if session.closing.is_some() {
+            return None;
+        }
+        if session.waiting.len() > WAITING_MAX {
+            self.news(disks, Input::Short(client));
             return None;
         }
         match request {

@@ -1,9 +1,10 @@
 //! The log of another process, as the digest has it.
 
+use super::reserve::Reserved;
 use crate::window::Window;
 use fs::grants::Grants;
 use fs::log::Ring;
-use fs::value::Run;
+use fs::value::{Part, Run};
 use std::ops::Range;
 
 /// The log of a process.
@@ -19,10 +20,12 @@ pub(crate) struct Log {
     /// Its place on device 0, which is not written.
     pub extents: Vec<Run>,
     pub numbers: Range<u64>,
-    /// Blocks that its operations may take before the next commit: of device 0, and of all others.
-    pub allowance: (u64, u64),
-    /// The same, as it was told with the last commit.
-    pub told: (u64, u64),
+    /// Room that nobody else takes.
+    pub reserved: Reserved,
+    /// The same, as the tree has it for the next opening.
+    pub noted: Part,
+    /// What its process is told.
+    pub part: Part,
     /// Operations that were refused, and not told yet.
     pub refused: u64,
 }

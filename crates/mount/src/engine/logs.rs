@@ -4,6 +4,7 @@
 use super::digester::Keeper;
 use super::log::Log;
 use super::recover::{Leasing, OpenError, devices_for_data, digest_frames, new_ring, read_frames};
+use super::reserve::Reserved;
 use super::sharing::Peer;
 use super::state::Locked;
 use crate::window::{Ahead, Window, ring_in_window};
@@ -15,12 +16,8 @@ use fs::lease::Client;
 use fs::log::{Reader, Ring};
 use fs::media::Error;
 use fs::tree::Tree;
-use fs::value::{LogRecord, Windowed};
+use fs::value::{LogRecord, Part, Windowed};
 
-/// Blocks of a changed key that an operation asks for in front of what it takes, at most, and that are no part of its promise.
-const CHECKS: u64 = 16;
-/// What the reserve may grow before a budget is told anew: of two levels of the tree.
-const RESERVE_GROWS: u64 = 104;
 /// Numbers for new inodes of each process.
 const NUMBERS: u64 = 1 << 28;
 /// Numbers for new inodes of the engine's own client, if it shares its files.
@@ -43,6 +40,7 @@ impl Keeper {
             window: Some(Windowed {
                 numbers: numbers.clone(),
                 gids: peer.gids.clone(),
+                reserved: Some(Part::default()),
             }),
         };
         let ring_bytes = blocks * BLOCK_BYTES as u64;
@@ -67,8 +65,9 @@ impl Keeper {
             roots: [0; 2],
             extents: record.extents,
             numbers,
-            allowance: (0, 0),
-            told: (0, 0),
+            reserved: Reserved::default(),
+            noted: Part::default(),
+            part: Part::default(),
             refused: 0,
         };
         self.logs.insert(number, log);
@@ -130,9 +129,6 @@ impl Keeper {
         let (mut rest, mut tries) = (frames, 0);
         while !rest.is_empty() {
             self.gate.pass();
-            // Others have promised the rest of the room to their calls.
-            let before = (self.tree.room(), self.tree.free_of_others());
-            let checks = CHECKS * self.budget().key + RESERVE_GROWS;
             let log = self.logs.get_mut(&number).expect("the caller has it");
             locked.lock().sharing.refresh(Client(number), &mut log.grants);
             let (refused, counts) = (&mut log.refused, &mut self.counts);
@@ -142,21 +138,19 @@ impl Keeper {
                 *refused += report.refused.len() as u64;
                 counts.refused_of_others += report.refused.len() as u64;
             };
-            let first = before.0.saturating_sub(log.allowance.0 + checks);
-            self.tree
-                .keep_back(first, before.1.saturating_sub(log.allowance.1));
+            // The rest of the room is others'.
+            let before = (self.tree.room(), self.tree.room_of_others());
+            self.tree.keep_back(Some(log.reserved.left()));
             let parts = (&mut self.tree, &mut self.disks);
             let of = (rest, &mut log.grants, Leasing::Given);
             let order = |tree: &Tree, _: &[fs::log::Frame]| devices_for_data(tree);
             let done = digest_frames(parts, (number, log.nonce), &mut log.digested, of, (order, tell));
-            self.tree.keep_back(0, 0);
+            self.tree.keep_back(None);
             let done = done?;
-            let taken = (
+            log.reserved.take(
                 before.0.saturating_sub(self.tree.room()),
-                before.1.saturating_sub(self.tree.free_of_others()),
+                before.1.saturating_sub(self.tree.room_of_others()),
             );
-            log.allowance.0 = log.allowance.0.saturating_sub(taken.0);
-            log.allowance.1 = log.allowance.1.saturating_sub(taken.1);
             rest = &rest[done..];
             if rest.is_empty() {
                 break;
@@ -182,16 +176,28 @@ impl Keeper {
         Ok(())
     }
 
-    /// Deletes an inode that nobody has open, if it has no name.
-    pub fn delete_idle(&mut self, locked: &Locked, inode: u64) -> Result<(), Error> {
+    /// A process has heard of a part of the room before it logged what is digested now.
+    pub fn heard(&mut self, number: u64, heard: u64) {
+        if let Some(log) = self.logs.get_mut(&number) {
+            log.reserved.heard(heard);
+        }
+    }
+
+    /// Deletes an inode that nobody has open, if it has no name. False if there is no room for that beside what is reserved.
+    pub fn delete_idle(&mut self, locked: &Locked, inode: u64) -> Result<bool, Error> {
         let mut tries = 0;
         loop {
-            match delete_orphan_of(&mut self.tree, &mut self.disks, inode) {
+            let part = self.shares().unreserved(&locked.lock());
+            self.tree.keep_back(part);
+            let deleted = delete_orphan_of(&mut self.tree, &mut self.disks, inode);
+            self.tree.keep_back(None);
+            match deleted {
                 Err(Error::Full(_)) if tries < 2 => {
                     tries += 1;
                     self.commit(locked)?;
                 }
-                result => return result,
+                Err(Error::Full(_)) => return Ok(false),
+                result => return result.map(|()| true),
             }
         }
     }

@@ -29,6 +29,8 @@ mod patience;
 mod placing;
 mod processes;
 mod recover;
+mod reserve;
+mod room;
 mod round;
 mod shared;
 mod sharing;

@@ -49,6 +49,11 @@ impl Placing {
         !others.is_empty() && others.iter().all(|(tier, _)| *tier > first.0)
     }
 
+    /// Blocks of device 0.
+    pub fn first_blocks(&self) -> u64 {
+        self.devices[0].1
+    }
+
     /// Blocks of data that a device takes before the next tier gets them. Between the mark at which data move down and the end, so that there is
     /// time for that.
     fn room(&self, tree: &Tree, device: u8) -> u64 {

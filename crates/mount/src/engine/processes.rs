@@ -5,6 +5,7 @@ use super::hearing::{Content, Joining, Reading};
 use super::held::{Cache, Own, Pins, Resume, Wants};
 use super::logs::NUMBERS_OWN;
 use super::recover::{LOG_BYTES_MIN, OpenError};
+use super::room::budget_of;
 use super::shared::Shared;
 use super::sharing::{Link, Peer};
 use super::state::{LOOK_AGAIN, Locked};
@@ -184,8 +185,7 @@ impl Shared {
             self.begin_sharing(keeper)
         });
         round.map_err(|error| self.failed(&error))?;
-        let budget = keeper.budget();
-        let growth = self.locked.lock().sharing.share(budget).growth;
+        let growth = keeper.shares().part(&self.locked.lock()).growth;
         let bytes = keeper.log_bytes;
         if bytes / fs::format::BLOCK_BYTES as u64 > growth {
             return Err(Closed::Full);
@@ -215,7 +215,7 @@ impl Shared {
             ring_bytes: made.ring_bytes(),
             numbers: made.numbers.clone(),
         };
-        let budget = keeper.budget();
+        let budget = budget_of(made.part, keeper.budget());
         self.locked.lock().join(&self.disks, joining, budget);
         Ok(log)
     }

@@ -16,7 +16,7 @@ use fs::media::{Error, Media, Volume};
 use fs::op::Action;
 use fs::overlay::Below;
 use fs::tree::{Tree, View};
-use fs::value::{LogRecord, Run};
+use fs::value::{LogRecord, Part, Run};
 use thiserror::Error as ErrorOf;
 
 /// Frames that are digested at once have so many bytes, about.
@@ -330,6 +330,8 @@ impl Opening<'_> {
             }
         };
         let leasing = if is_own { Leasing::All } else { Leasing::Permitted };
+        // The rest of the room is other logs'.
+        let mut reserved = record.window.as_ref().and_then(|window| window.reserved);
         loop {
             let (frames, end) = match read_frames(&mut reader, u64::MAX) {
                 Err(_) if !is_own => (Vec::new(), Some(Next::Damaged)),
@@ -352,7 +354,8 @@ impl Opening<'_> {
             }
             self.recovery.frames += frames.len() as u64;
             let log = (number, record.nonce);
-            self.digest(log, &mut record.digested, (&frames, &mut grants, leasing))?;
+            let of = (&frames[..], &mut grants, leasing);
+            self.digest(log, (&mut record.digested, &mut reserved), of)?;
             if end.is_some() {
                 if is_own {
                     self.grants = grants;
@@ -365,7 +368,7 @@ impl Opening<'_> {
     fn digest(
         &mut self,
         log: (u64, u64),
-        digested: &mut u64,
+        (digested, reserved): (&mut u64, &mut Option<Part>),
         (frames, grants, leasing): (&[Frame], &mut Grants, Leasing),
     ) -> Result<(), OpenError> {
         let mut rest = frames;
@@ -378,7 +381,17 @@ impl Opening<'_> {
             };
             let parts = (&mut *self.tree, &mut self.disks);
             let order = |tree: &Tree, _: &[Frame]| devices_for_data(tree);
-            let done = digest_frames(parts, log, digested, (rest, grants, leasing), (order, tell))?;
+            let before = (parts.0.room(), parts.0.room_of_others());
+            parts.0.keep_back(*reserved);
+            let done = digest_frames(parts, log, digested, (rest, grants, leasing), (order, tell));
+            self.tree.keep_back(None);
+            let done = done?;
+            *reserved = reserved.map(|part| {
+                part.less(
+                    before.0.saturating_sub(self.tree.room()),
+                    before.1.saturating_sub(self.tree.room_of_others()),
+                )
+            });
             rest = &rest[done..];
             if rest.is_empty() {
                 return Ok(());

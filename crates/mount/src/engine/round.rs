@@ -11,10 +11,13 @@ impl Shared {
     /// Digests what all processes have logged. What a root lacks then goes with the next commit.
     pub(super) fn digest_logs(&self, keeper: &mut Keeper) -> Result<Round, DigestError> {
         let round = self.locked.lock().sharing.round();
-        for (log, end) in &round.logs {
-            if !keeper.digest_log(&self.locked, *log, *end)? {
-                let mut state = self.locked.lock();
-                state.news(&self.disks, Input::Short(Client(*log)));
+        for (log, end, heard) in &round.logs {
+            match keeper.digest_log(&self.locked, *log, *end)? {
+                true => keeper.heard(*log, *heard),
+                false => {
+                    let mut state = self.locked.lock();
+                    state.news(&self.disks, Input::Short(Client(*log)));
+                }
             }
         }
         for (log, end) in &round.closing {
@@ -26,9 +29,14 @@ impl Shared {
 
     /// Deletes what nobody has open any more. All logs that say so are digested.
     pub(super) fn delete_idle(&self, keeper: &mut Keeper, round: &mut Round) -> Result<(), DigestError> {
-        for inode in std::mem::take(&mut round.idle) {
-            keeper.delete_idle(&self.locked, inode)?;
+        let mut idle = std::mem::take(&mut round.idle).into_iter();
+        for inode in idle.by_ref() {
             round.wants_one = true;
+            if !keeper.delete_idle(&self.locked, inode)? {
+                // Processes have reserved the room that it takes: later.
+                self.locked.lock().sharing.idle.extend(idle.chain([inode]));
+                return Ok(());
+            }
         }
         Ok(())
     }

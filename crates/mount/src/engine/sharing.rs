@@ -10,7 +10,7 @@ use super::held::Own;
 use crate::window::Window;
 use base::{Instant, Machine};
 use fs::client::access::{APPEND_ONLY, EXECUTE, IMMUTABLE, READ, WRITE};
-use fs::client::{Budget, Caller, Client as Calls, Failure as CallFailure, Options as CallOptions};
+use fs::client::{Caller, Client as Calls, Failure as CallFailure, Options as CallOptions};
 use fs::grants::{Grants, Rights};
 use fs::inode::Inode;
 use fs::lease::{Client, Leases, Options, Output, Why};
@@ -108,8 +108,8 @@ pub(crate) struct Sharing {
 /// What a round of digests has to do.
 #[derive(Default)]
 pub(crate) struct Round {
-    /// Logs, and up to where.
-    pub logs: Vec<(u64, u64)>,
+    /// Logs, up to where, and which part of the room their processes have heard of.
+    pub logs: Vec<(u64, u64, u64)>,
     /// Logs that end, and up to where.
     pub closing: Vec<(u64, u64)>,
     pub idle: Vec<u64>,
@@ -164,17 +164,6 @@ impl Sharing {
         (self.sessions.len() as u64) < self.slots && !self.is_ending
     }
 
-    /// The part of a budget that each process may use. All logs are digested before it is told anew, so what all have promised fits.
-    pub fn share(&self, budget: Budget) -> Budget {
-        let parts = self.slots + 1;
-        Budget {
-            growth: budget.growth / parts,
-            deletion: budget.deletion / parts,
-            data: budget.data / parts,
-            ..budget
-        }
-    }
-
     /// What is to be digested now.
     pub fn round(&mut self) -> Round {
         let mut round = Round {
@@ -184,13 +173,15 @@ impl Sharing {
         };
         self.wants_round = false;
         for (log, session) in &self.sessions {
+            // First what it has heard: what it promised before is below the end then.
+            let heard = session.window.heard();
             let end = session.window.durable().max(session.told);
             // What it says may be a lie: nothing beyond the ring can have been written.
             let end = end.min(session.both.saturating_add(session.ring_bytes));
             match session.closing {
                 // Its window was closed before: a call that the process acknowledges has told its position before that.
                 Some(_) => round.closing.push((*log, end)),
-                None => round.logs.push((*log, end)),
+                None => round.logs.push((*log, end, heard)),
             }
         }
         round.wants_both |= !round.closing.is_empty();
