@@ -860,6 +860,102 @@ static void handlers(void) {
     SAY(unlink(handlers_path));
 }
 
+/* What streams write, which the kernel serves, is between what calls have written before and after. */
+static void streams(void) {
+    char line[64];
+    int fd = open(p("stream"), O_CREAT | O_RDWR | O_APPEND, 0644);
+    FILE *stream = fopen(p("stream"), "a+");
+    for (int round = 0; round < 3; round++) {
+        SAY(write(fd, "by write\n", 9));
+        SAY(fprintf(stream, "by stream %d\n", round));
+        SAY(fflush(stream));
+        SAY(write(fd, "after\n", 6));
+    }
+    SAY(dprintf(fd, "by dprintf\n"));
+    content("streams and calls", fd);
+    rewind(stream);
+    while (fgets(line, sizeof line, stream)) printf("read: %s", line);
+    SAY(ftruncate(fd, 0));
+    SAY(fclose(stream));
+    /* A file that was made by a call, written by a stream, and read by a call. */
+    int made = open(p("streamed"), O_CREAT | O_RDWR, 0644);
+    SAY(pwrite(made, "0123456789", 10, 0));
+    stream = fopen(p("streamed"), "r+");
+    SAY(fseek(stream, 4, SEEK_SET));
+    SAY(fwrite("xy", 1, 2, stream));
+    SAY(fclose(stream));
+    content("written in the middle", made);
+    SAY(pwrite(made, "END", 3, 10));
+    stream = fopen(p("streamed"), "r");
+    SAY(fread(line, 1, sizeof line, stream));
+    SAY(memcmp(line, "0123xy6789END", 13));
+    SAY(fclose(stream));
+    stream = fopen(p("streamed"), "w");
+    struct stat st;
+    SAY(fstat(made, &st));
+    SAY(st.st_size);
+    SAY(fclose(stream));
+    close(made);
+    close(fd);
+}
+
+static void attributes(void) {
+    char value[64], names[256];
+    int fd = open(p("attributes"), O_CREAT | O_RDWR, 0644);
+    SAY(symlink("attributes", p("to-attributes")));
+    SAY(setxattr(p("attributes"), "user.a", "one", 3, XATTR_CREATE));
+    SAY(setxattr(p("attributes"), "user.a", "two", 3, XATTR_CREATE));
+    SAY(setxattr(p("attributes"), "user.b", "two", 3, XATTR_REPLACE));
+    SAY(fsetxattr(fd, "user.b", "", 0, 0));
+    SAY(fsetxattr(fd, "user.c", "many more bytes", 15, 0));
+    SAY(getxattr(p("to-attributes"), "user.a", value, sizeof value));
+    SAY(memcmp(value, "one", 3));
+    SAY(lgetxattr(p("to-attributes"), "user.a", value, sizeof value) < 0);
+    SAY(lsetxattr(p("to-attributes"), "user.a", "x", 1, 0));
+    SAY(getxattr(p("attributes"), "user.c", NULL, 0));
+    SAY(getxattr(p("attributes"), "user.c", value, 3));
+    SAY(fgetxattr(fd, "user.b", value, sizeof value));
+    SAY(fgetxattr(fd, "user.none", value, sizeof value));
+    SAY(fgetxattr(fd, "system.posix_acl_access", value, sizeof value));
+    SAY(getxattr(p("nothing"), "user.a", value, sizeof value));
+    SAY(setxattr(p("attributes"), "", "x", 1, 0));
+    SAY(setxattr(p("attributes"), "nowhere.a", "x", 1, 0));
+    SAY(setxattr(p("attributes"), "user.a", "x", 1, 7));
+    SAY(listxattr(p("attributes"), names, sizeof names));
+    SAY(removexattr(p("attributes"), "user.a"));
+    SAY(removexattr(p("attributes"), "user.a"));
+    SAY(fremovexattr(fd, "user.b"));
+    SAY(lremovexattr(p("attributes"), "user.c"));
+    SAY(flistxattr(fd, names, sizeof names));
+    close(fd);
+}
+
+static void copies(void) {
+    int from = open(p("from"), O_CREAT | O_RDWR, 0644), to = open(p("copy"), O_CREAT | O_RDWR, 0644);
+    int end = open(p("copy"), O_WRONLY | O_APPEND), elsewhere = open("/proc/self/exe", O_RDONLY);
+    loff_t at = 2, into = 5;
+    SAY(pwrite(from, "0123456789", 10, 0));
+    SAY(copy_file_range(from, &at, to, &into, 4, 0));
+    SAY(at);
+    SAY(into);
+    content("copied", to);
+    SAY(lseek(from, 6, SEEK_SET));
+    SAY(copy_file_range(from, NULL, to, NULL, 100, 0));
+    SAY(lseek(from, 0, SEEK_CUR));
+    SAY(lseek(to, 0, SEEK_CUR));
+    SAY(copy_file_range(from, NULL, to, NULL, 100, 0));
+    content("copied", to);
+    SAY(copy_file_range(from, NULL, to, NULL, 1, 1));
+    SAY(copy_file_range(from, NULL, end, NULL, 1, 0));
+    SAY(copy_file_range(end, NULL, to, NULL, 1, 0));
+    SAY(copy_file_range(elsewhere, NULL, to, NULL, 1, 0));
+    at = -1;
+    SAY(copy_file_range(from, &at, to, NULL, 1, 0) < 0);
+    at = 0, into = 2;
+    SAY(copy_file_range(from, &at, from, &into, 5, 0));
+    close(from), close(to), close(end), close(elsewhere);
+}
+
 int main(int count, char **words) {
     setvbuf(stdout, NULL, _IOFBF, 1 << 16);
     if (count == 3) {
@@ -880,6 +976,9 @@ int main(int count, char **words) {
     raw_calls();
     threads();
     handlers();
+    streams();
+    attributes();
+    copies();
     int kept = open(p("kept"), O_CREAT | O_RDWR, 0600), lost = open(p("kept"), O_RDONLY | O_CLOEXEC);
     SAY(write(kept, "kept", 4));
     (void)lost;

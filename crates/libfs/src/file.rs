@@ -4,7 +4,7 @@ use crate::calls::Stat;
 use crate::paths::Place;
 use crate::session::{FileSystem, How, Session};
 use fs::client::access::{APPEND_ONLY, READ, WRITE};
-use fs::client::{Wanted, Where};
+use fs::client::{Wanted, Where, XattrMode};
 use fs::errno::Errno;
 use fs::inode::{Inode, TYPE_DIRECTORY, TYPE_FILE, TYPE_LINK, TYPE_MASK};
 use fs::op::Allocation;
@@ -317,6 +317,35 @@ impl File {
     pub fn seek(&self, offset: u64, wants_data: bool) -> Result<u64, Errno> {
         self.session
             .call(|calls, call| calls.seek(call.below, (self.inode, offset), wants_data))
+    }
+
+    /// `fgetxattr`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn attribute(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.session
+            .call(|calls, call| calls.attribute(call, self.inode, name))
+    }
+
+    /// `fsetxattr`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn set_attribute(&self, name: &[u8], value: &[u8], mode: XattrMode) -> Result<(), Errno> {
+        let of = (self.inode, name);
+        self.session
+            .call(|calls, call| calls.set_attribute(call, of, value, (mode, true)).map(|_| ()))
+    }
+
+    /// `fremovexattr`.
+    ///
+    /// # Errors
+    /// As of Linux.
+    pub fn remove_attribute(&self, name: &[u8]) -> Result<(), Errno> {
+        let of = (self.inode, name);
+        self.session
+            .call(|calls, call| calls.remove_attribute(call, of).map(|_| ()))
     }
 
     /// `fsync`: what calls have done is durable when they return.

@@ -1,6 +1,7 @@
 //! Times and attributes, of which the log has nothing: the file system makes the next sync of a file whose own ones change.
 //! Modes and owners are seen at a sync.
 
+use crate::fs::attributes::{Of, remove, set};
 use crate::{followed, fs, inside, paths, present, real};
 use libc::{c_char, c_int, c_void, size_t, timespec, timeval, utimbuf};
 
@@ -31,10 +32,16 @@ fn touched_at(directory: c_int, path: *const c_char, result: c_int) -> c_int {
     result
 }
 
+/// Functions, and what serves them.
 macro_rules! of_descriptors {
-    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+    ($($name:ident($fd:ident, $($argument:ident: $type:ty),*) by $served:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(fd: c_int, $($argument: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($fd: c_int, $($argument: $type),*) -> c_int {
+            // SAFETY: the caller's arguments.
+            if let Some(result) = unsafe { served($served) } {
+                return result;
+            }
+            let fd = $fd;
             // SAFETY: the caller's arguments.
             touched(fd, fs::numbers::by_beside(fd, |fd| unsafe { real::$name(fd, $($argument),*) }))
         }
@@ -42,29 +49,42 @@ macro_rules! of_descriptors {
 }
 
 macro_rules! of_paths {
-    ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
+    ($($name:ident($path:ident, $($argument:ident: $type:ty),*) by $served:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(path: *const c_char, $($argument: $type),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($path: *const c_char, $($argument: $type),*) -> c_int {
+            // SAFETY: the caller's arguments.
+            if let Some(result) = unsafe { served($served) } {
+                return result;
+            }
+            let path = $path;
             // SAFETY: the caller's arguments.
             touched_at(libc::AT_FDCWD, path, unsafe { real::$name(path, $($argument),*) })
         }
     )*};
 }
 
+/// Not all of those that serve are unsafe.
+unsafe fn served(result: Option<c_int>) -> Option<c_int> {
+    result
+}
+
 of_descriptors! {
-    futimes(times: *const timeval);
-    fsetxattr(name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
-    fremovexattr(name: *const c_char);
+    futimes(fd, times: *const timeval) by None;
+    fsetxattr(fd, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int)
+        by set(Of::Descriptor(fd), name, (value, bytes), flags);
+    fremovexattr(fd, name: *const c_char) by remove(Of::Descriptor(fd), name);
 }
 
 of_paths! {
-    utime(times: *const utimbuf);
-    utimes(times: *const timeval);
-    lutimes(times: *const timeval);
-    setxattr(name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
-    lsetxattr(name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int);
-    removexattr(name: *const c_char);
-    lremovexattr(name: *const c_char);
+    utime(path, times: *const utimbuf) by None;
+    utimes(path, times: *const timeval) by None;
+    lutimes(path, times: *const timeval) by None;
+    setxattr(path, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int)
+        by set(Of::Path(path, true), name, (value, bytes), flags);
+    lsetxattr(path, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int)
+        by set(Of::Path(path, false), name, (value, bytes), flags);
+    removexattr(path, name: *const c_char) by remove(Of::Path(path, true), name);
+    lremovexattr(path, name: *const c_char) by remove(Of::Path(path, false), name);
 }
 
 #[unsafe(no_mangle)]

@@ -167,6 +167,8 @@ real! {
     seekdir(directory: *mut DIR, place: c_long) -> ();
     telldir(directory: *mut DIR) -> c_long;
     flock(fd: c_int, operation: c_int) -> c_int;
+    getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;
+    lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;
     fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;
     flistxattr(fd: c_int, names: *mut c_char, bytes: size_t) -> ssize_t;
     getdents64(fd: c_int, place: *mut c_void, bytes: size_t) -> ssize_t;

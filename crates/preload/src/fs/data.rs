@@ -6,8 +6,9 @@ use super::live::is_served;
 use super::real_inode::inode_of;
 use super::served::{by, call};
 use super::table::{Opened, is_known};
+use crate::real;
 use crate::state::pthread_testcancel;
-use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+use libc::{c_int, c_uint, c_void, iovec, loff_t, off_t, size_t, ssize_t};
 use libfs::{Allocation, Errno, File};
 use std::io;
 use std::slice;
@@ -19,6 +20,8 @@ const BYTES_MAX: usize = 0x7fff_f000;
 const PARTS_MAX: c_int = 1024;
 /// An allocation goes in such parts.
 const ALLOCATED_BYTES_MAX: u64 = 64 << 20;
+/// Bytes that `copy_file_range` copies at once, at most: the program asks again for the rest.
+const COPIED_BYTES_MAX: usize = 1 << 20;
 /// Flags of pwritev2(2) that ask for nothing that is not done anyway.
 const USUAL_FLAGS: c_int = libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI;
 
@@ -268,6 +271,99 @@ pub(crate) fn lseek(fd: c_int, by: off_t, whence: c_int) -> Option<off_t> {
         Ok(Some(to)) => Some(to),
         Err(code) => Some(answer(Err(code))),
     }
+}
+
+/// `copy_file_range` to a served file: by reads and writes, some of it at a time. None if the kernel is to make the call.
+pub(crate) unsafe fn copy(
+    (from, from_offset): (c_int, *mut loff_t),
+    (to, to_offset): (c_int, *mut loff_t),
+    bytes: size_t,
+    flags: c_uint,
+) -> Option<ssize_t> {
+    if flags != 0 || !cancels(to) {
+        return None;
+    }
+    let source = match source_of(from)? {
+        Source::Here(inode) => inode,
+        Source::Elsewhere => return Some(answer(Err(libc::EXDEV))),
+    };
+    let (target, writes) = call(to, |opened, file| {
+        let writes = opened.writes() && !opened.appends() && !opened.is_directory;
+        Ok((file.inode(), writes))
+    })?
+    .ok()?;
+    // Within one file the kernel looks whether the ranges have bytes in common.
+    if !writes || source == target {
+        return None;
+    }
+    let mut data = vec![0_u8; bytes.min(COPIED_BYTES_MAX)];
+    // SAFETY: null, or the program's places, which may be one.
+    let (start, at) = unsafe {
+        (
+            from_offset.as_ref().copied(),
+            to_offset.as_ref().map_or(At::Cursor, |at| At::Offset(*at)),
+        )
+    };
+    let place = data.as_mut_ptr().cast();
+    // SAFETY: the place has so much room.
+    let found = unsafe {
+        match start {
+            Some(offset) => libc::pread(from, place, data.len(), offset),
+            None => libc::read(from, place, data.len()),
+        }
+    };
+    let Ok(found @ 1..) = usize::try_from(found) else {
+        return Some(found);
+    };
+    // SAFETY: so many bytes are there.
+    let written = unsafe {
+        match at {
+            At::Offset(offset) => libc::pwrite(to, place, found, offset),
+            At::Cursor => libc::write(to, place, found),
+        }
+    };
+    let done = written.max(0) as off_t;
+    // SAFETY: null, or the program's places.
+    unsafe {
+        match from_offset.as_mut() {
+            Some(place) => *place += done,
+            None => {
+                libc::lseek(from, done - found as off_t, libc::SEEK_CUR);
+            }
+        }
+        if let Some(place) = to_offset.as_mut() {
+            *place += done;
+        }
+    }
+    Some(written)
+}
+
+/// A regular file that can be read.
+enum Source {
+    /// An inode of the mount.
+    Here(u64),
+    /// Of another file system, from which nothing is copied to this one (`generic_copy_file_checks` of Linux): the program reads and writes.
+    Elsewhere,
+}
+
+fn source_of(fd: c_int) -> Option<Source> {
+    if let Some(found) = call(fd, |opened, file| Ok((file.inode(), may_read(opened).is_ok()))) {
+        let found = found.ok().filter(|(_, reads)| *reads);
+        return found.map(|(inode, _)| Source::Here(inode));
+    }
+    let mount = is_served()?;
+    // SAFETY: zeros are a valid `stat`, which the call fills.
+    let (found, flags) = unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        let flags = real::fcntl(fd, libc::F_GETFL, 0);
+        ((libc::fstat(fd, &mut found) == 0).then_some(found)?, flags)
+    };
+    let is_file = found.st_mode & libc::S_IFMT == libc::S_IFREG;
+    let is_read = flags >= 0 && flags & (libc::O_ACCMODE | libc::O_PATH) != libc::O_WRONLY;
+    (is_file && is_read).then_some(match found.st_dev == mount.device {
+        true => Source::Here(found.st_ino),
+        false => Source::Elsewhere,
+    })
 }
 
 /// `fsync` and the like.

@@ -1,5 +1,6 @@
 //! Functions of the C library that only `run --fs` stands in for.
 
+use super::attributes::{self, Of};
 use super::data::{self, At};
 use super::leave::{before_children, before_exec, before_unseen_children, end, leave, restart};
 use super::numbers::by_beside;
@@ -152,6 +153,13 @@ served! {
     readahead(fd: c_int, offset: off_t, bytes: size_t) -> ssize_t =
         safe!(data::takes_advice(fd).then_some(0)), real::readahead(fd, offset, bytes);
     isatty(fd: c_int) -> c_int = safe!(is_no_terminal(fd, 0)), real::isatty(fd);
+    getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t =
+        attributes::get(Of::Path(path, true), name, value, bytes), real::getxattr(path, name, value, bytes);
+    lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t =
+        attributes::get(Of::Path(path, false), name, value, bytes), real::lgetxattr(path, name, value, bytes);
+    fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t =
+        attributes::get(Of::Descriptor(fd), name, value, bytes),
+        by_beside(fd, |fd| real::fgetxattr(fd, name, value, bytes) as i64) as ssize_t;
     tcgetattr(fd: c_int, found: *mut c_void) -> c_int = safe!(is_no_terminal(fd, -1)), real::tcgetattr(fd, found);
 }
 
@@ -231,7 +239,6 @@ macro_rules! beside {
 
 beside! {
     flock(operation: c_int) -> c_int;
-    fgetxattr(name: *const c_char, value: *mut c_void, bytes: size_t) -> ssize_t;
     flistxattr(names: *mut c_char, bytes: size_t) -> ssize_t;
 }
 

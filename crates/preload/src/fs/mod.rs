@@ -13,6 +13,7 @@
 //! | `place` | which paths lead below the mount point |
 //! | `open`, `data` | files: opening, reading, writing, syncing |
 //! | `look`, `change` | calls by path |
+//! | `attributes` | extended attributes |
 //! | `listing` | streams of directories |
 //! | `numbers` | descriptors that come and go, and locks |
 //! | `leave` | what the kernel must have the files for: processes, mappings, polls |
@@ -23,6 +24,7 @@
 //! real, as streams use them unseen.
 
 mod answers;
+pub(crate) mod attributes;
 pub(crate) mod change;
 pub(crate) mod children;
 pub(crate) mod data;
