@@ -55,18 +55,22 @@ enum Part {
 }
 
 impl CommandRing {
-    /// A ring of `entries` for commands, which only the calling thread uses: what a driver has to do in this thread it does
-    /// when the thread waits (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1).
+    /// A ring of `entries` for commands, which only the calling thread uses. What a driver has to do in this thread it does
+    /// when the thread waits, if it `is_deferred` (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1), or else when the thread enters the kernel.
+    ///
+    /// If the thread is killed, what is deferred is done when the ring's last file is closed. A thread of the same process has that file. So do not
+    /// defer if another thread of the process may wait in the kernel for what the driver has to do.
     ///
     /// # Errors
     /// Where the kernel has no such rings, or forbids them.
-    pub fn for_commands(entries: u32) -> io::Result<Self> {
+    pub fn for_commands(entries: u32, is_deferred: bool) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128>::builder();
-        let ring = builder
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .build(entries)?;
-        Ok(Self::of_one_thread(ring))
+        let builder = builder.setup_single_issuer();
+        let ring = match is_deferred {
+            true => builder.setup_defer_taskrun(),
+            false => builder.setup_coop_taskrun(),
+        };
+        Ok(Self::of_one_thread(ring.build(entries)?))
     }
 
     /// Queues a command to the driver of `file`. Its end has `number`, and the driver's result.

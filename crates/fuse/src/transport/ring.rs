@@ -22,6 +22,17 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The number of the end that tells of a wake.
 const WAKE: u64 = u64::MAX;
 
+/// What a ring has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    /// Of each queue.
+    pub entries: usize,
+    /// Of each entry.
+    pub payload_bytes: usize,
+    /// See [`Config`](super::Config).
+    pub waits_for_itself: bool,
+}
+
 /// What a thread serves.
 pub(crate) struct Part {
     /// The processor where the thread stays, if any.
@@ -96,14 +107,8 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A ring for `entries` in each queue of a part. The calling thread goes to the part's processor.
-    pub fn new(
-        part: &Part,
-        entries: usize,
-        payload_bytes: usize,
-        answered: Arc<Answered>,
-        channel: Arc<Channel>,
-    ) -> io::Result<Self> {
+    /// A ring for the entries of each queue of a part. The calling thread goes to the part's processor.
+    pub fn new(part: &Part, size: Size, answered: Arc<Answered>, channel: Arc<Channel>) -> io::Result<Self> {
         if let Some(cpu) = part.cpu {
             let mut set = CpuSet::new();
             set.set(cpu);
@@ -112,12 +117,12 @@ impl Worker {
         let queues: Vec<u16> = part
             .queues
             .iter()
-            .flat_map(|queue| vec![*queue; entries])
+            .flat_map(|queue| vec![*queue; size.entries])
             .collect();
         // One more for the watch of the wake.
         let places = u32::try_from(queues.len() + 1).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let ring = CommandRing::for_commands(places.next_power_of_two())?;
-        let region = Region::new(queues.len(), payload_bytes)?;
+        let ring = CommandRing::for_commands(places.next_power_of_two(), !size.waits_for_itself)?;
+        let region = Region::new(queues.len(), size.payload_bytes)?;
         let buffer = |(base, bytes): (*mut u8, usize)| Buffer {
             iov_base: base.cast(),
             iov_len: bytes,

@@ -44,6 +44,9 @@ pub struct Config {
     pub threads: usize,
     /// What the server wants of the kernel.
     pub wishes: Wishes,
+    /// A thread of this process may wait in the kernel for requests that this process is to answer: it uses the mount itself, or has the kernel drop pages. Then a
+    /// request takes some 0.3 µs more, and a kill of the process ends such a thread, too, once the connection is [ended](crate::mount::abort).
+    pub waits_for_itself: bool,
 }
 
 impl Default for Config {
@@ -53,6 +56,7 @@ impl Default for Config {
             entries: 16,
             threads: 2,
             wishes: Wishes::default(),
+            waits_for_itself: false,
         }
     }
 }
@@ -230,8 +234,12 @@ impl Session {
         let queues = parts.iter().map(|part| part.queues.len()).max().unwrap_or(0);
         let shared = share(Arc::new(handler), queues * config.entries, parts.len())
             .map_err(|error| StartError::System("wakes", error))?;
-        let memory = (config.entries, payload_bytes);
-        let mut starting = start_rings(parts, memory, &shared, &channel).unwrap_or_else(|error| {
+        let size = ring::Size {
+            entries: config.entries,
+            payload_bytes,
+            waits_for_itself: config.waits_for_itself,
+        };
+        let mut starting = start_rings(parts, size, &shared, &channel).unwrap_or_else(|error| {
             fallback = Some(Fallback::Refused(error));
             Vec::new()
         });
@@ -407,7 +415,7 @@ fn missing(kernel: &InitIn) -> Option<Fallback> {
 /// Starts a thread for each part, and waits until all have their rings. After an error all of them end.
 fn start_rings(
     parts: Vec<Part>,
-    memory: (usize, usize),
+    size: ring::Size,
     shared: &Arc<Shared>,
     channel: &Arc<Channel>,
 ) -> io::Result<Vec<Starting>> {
@@ -415,7 +423,7 @@ fn start_rings(
     for (number, part) in parts.into_iter().enumerate() {
         let (shared, channel) = (Arc::clone(shared), Arc::clone(channel));
         let ((go, may_go), (tell, done)) = (mpsc::channel(), mpsc::channel());
-        let serve = move || serve_ring(&part, memory, &shared, (number, channel), (&tell, &may_go));
+        let serve = move || serve_ring(&part, size, &shared, (number, channel), (&tell, &may_go));
         let thread = thread::Builder::new()
             .name(format!("fuse-ring-{number}"))
             .spawn(serve)?;
@@ -434,7 +442,7 @@ fn step(starting: &[Starting]) -> io::Result<()> {
 /// A ring's thread.
 fn serve_ring(
     part: &Part,
-    (entries, payload_bytes): (usize, usize),
+    size: ring::Size,
     shared: &Shared,
     (number, channel): (usize, Arc<Channel>),
     (tell, may_go): (&Sender<io::Result<()>>, &Receiver<()>),
@@ -444,8 +452,7 @@ fn serve_ring(
     let mut make = || -> io::Result<()> {
         worker = Some(Worker::new(
             part,
-            entries,
-            payload_bytes,
+            size,
             Arc::clone(&answered),
             Arc::clone(&channel),
         )?);

@@ -134,6 +134,8 @@ impl Mounted {
             choice: settings.choice,
             entries,
             wishes: wishes(settings.control.is_some()),
+            // Descriptors are opened for programs, and the kernel drops pages for them.
+            waits_for_itself: settings.control.is_some(),
             ..Config::default()
         };
         let serving = Arc::clone(&server);

@@ -356,3 +356,49 @@ fn a_program_gets_descriptors_of_the_mount_also_of_what_has_no_name() {
     drop((other, real, nameless, directory, files));
     both.end();
 }
+
+/// Bug: a daemon that was killed while it opened files of its own mount for programs never ended, nor did anybody's calls on the mount, though the connection
+/// had been ended. Cause: what the kernel had to do for a request was deferred until a thread waits that was gone, or until the ring's file is closed, which the
+/// daemon's other threads had: they waited for the request. Fix: a mount that programs share defers nothing.
+#[test]
+fn a_kill_ends_a_daemon_that_waits_for_its_own_mount() {
+    for round in 0..6 {
+        let Some(mut both) = Both::new() else {
+            return;
+        };
+        let files = both.connect();
+        let open = |thread: u64| {
+            let name = format!("/f{thread}");
+            files.open(Place::new(&name), WRITE).expect("it is new")
+        };
+        let open: Vec<_> = (0..8).map(open).collect();
+        let flags = rustix::fs::OFlags::RDWR.bits();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // The daemon's threads wait for a processor, so that the kill comes between a request and its thread.
+            for _ in 0..8 {
+                scope.spawn(|| while !is_over.load(std::sync::atomic::Ordering::Relaxed) {});
+            }
+            for file in &open {
+                // Until the daemon is gone.
+                scope.spawn(|| while file.append(b"x").is_ok() && file.descriptor(flags).is_ok() {});
+            }
+            std::thread::sleep(std::time::Duration::from_millis(40 + 7 * round));
+            let mut daemon = both.daemon.take().expect("it runs");
+            daemon.signal(rustix::process::Signal::KILL);
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            // As its guard does, some time later.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let place = both.path("");
+            let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::FORCE);
+            let _ = rustix::mount::unmount(&place, rustix::mount::UnmountFlags::DETACH);
+            let has_ended = (0..200).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                daemon.child.try_wait().expect("it is ours").is_some()
+            });
+            // The program's threads wait for the daemon.
+            files.close();
+            assert!(has_ended, "the daemon waits for itself, in round {round}");
+        });
+    }
+}
