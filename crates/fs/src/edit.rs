@@ -10,8 +10,8 @@
 use crate::format::{Key, Place, Pointer};
 use crate::media::{Error, Media};
 use crate::node::{CAPACITY, Edit, Entry, FILL_MIN, INNER_BYTES, Node, Raw, VALUE_BYTES_MAX};
-use crate::tree::{Step, Top, Tree};
-use crate::value::{Run, ZoneRecord};
+use crate::tree::{Kept, Step, Top, Tree};
+use crate::value::{Part, Run, ZoneRecord};
 use core::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -108,6 +108,17 @@ impl Tree {
         (1..self.devices() as u8)
             .map(|device| self.space.room(device))
             .sum()
+    }
+
+    /// Keeps room from the operations that are digested next: of what is free now they may take a part. None: they may take what there is.
+    pub fn keep_back(&mut self, part: Option<Part>) {
+        let (first, others) = (self.room(), self.room_of_others());
+        let kept = |part: Part| Kept {
+            growth: first.saturating_sub(part.growth),
+            deletion: first.saturating_sub(part.deletion),
+            others: others.saturating_sub(part.data),
+        };
+        self.kept = part.map(kept).unwrap_or_default();
     }
 
     fn admit(&self, room: Room) -> Result<(), Error> {

@@ -9,7 +9,7 @@ use crate::format::{Damage, Key, Kind, Place, Pointer, Root, Sort, unseal};
 use crate::media::{Error, Media, Volume, read_block};
 use crate::node::{CHILDREN_MAX, LEVELS_MAX, Node, Raw};
 use crate::space::{Space, ZoneId};
-use crate::value::{Part, ZoneRecord};
+use crate::value::ZoneRecord;
 use core::ops::{Deref, Range, RangeInclusive};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -314,17 +314,6 @@ impl Tree {
     /// The number that names the file system in its blocks.
     pub fn mark(&self) -> u64 {
         self.mark
-    }
-
-    /// Keeps room from the operations that are digested next: of what is free now they may take a part. None: they may take what there is.
-    pub fn keep_back(&mut self, part: Option<Part>) {
-        let (first, others) = (self.room(), self.room_of_others());
-        let kept = |part: Part| Kept {
-            growth: first.saturating_sub(part.growth),
-            deletion: first.saturating_sub(part.deletion),
-            others: others.saturating_sub(part.data),
-        };
-        self.kept = part.map(kept).unwrap_or_default();
     }
 
     /// Devices of the file system.

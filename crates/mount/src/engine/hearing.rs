@@ -307,17 +307,26 @@ impl State {
         Some((found, ever))
     }
 
+    /// Whether a process is heard: it is not closed, and has not too much to be told.
+    fn is_heard(&mut self, disks: &Disks, log: u64) -> bool {
+        let Some(session) = self.sharing.sessions.get(&log) else {
+            return false;
+        };
+        let (is_open, waiting) = (session.closing.is_none(), session.waiting.len());
+        if is_open && waiting > WAITING_MAX {
+            self.news(disks, Input::Short(Client(log)));
+            return false;
+        }
+        is_open
+    }
+
     /// What a process says. What is left to be read for it without the lock.
     pub fn hear(&mut self, disks: &Disks, log: u64, request: Request) -> Option<Reading> {
         let client = Client(log);
+        if !self.is_heard(disks, log) {
+            return None;
+        }
         let session = self.sharing.sessions.get_mut(&log)?;
-        if session.closing.is_some() {
-            return None;
-        }
-        if session.waiting.len() > WAITING_MAX {
-            self.news(disks, Input::Short(client));
-            return None;
-        }
         match request {
             Request::Hello => self.news(disks, Input::Short(client)),
             Request::Ask {

@@ -377,7 +377,11 @@ fn a_kill_ends_a_daemon_that_waits_for_its_own_mount() {
         std::thread::scope(|scope| {
             // The daemon's threads wait for a processor, so that the kill comes between a request and its thread.
             for _ in 0..8 {
-                scope.spawn(|| while !is_over.load(std::sync::atomic::Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             for file in &open {
                 // Until the daemon is gone.
