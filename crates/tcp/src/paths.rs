@@ -172,6 +172,18 @@ impl Paths {
         was_away
     }
 
+    /// Forgets where neighbours with a card are. They are asked for again.
+    pub fn forget(&mut self, now: Instant, mac: Mac) {
+        for slot in 0..self.neighbours.len() as u32 {
+            let neighbour = &mut self.neighbours[slot as usize];
+            if neighbour.mac == Some(mac) {
+                (neighbour.mac, neighbour.asked) = (None, 0);
+                self.timers.set(slot, now);
+                self.tell(slot, None);
+            }
+        }
+    }
+
     /// Sets the card on every way by a neighbour.
     fn tell(&mut self, neighbour: u32, mac: Option<Mac>) {
         let users = self.slots.iter_mut().filter(|path| path.neighbour == neighbour);

@@ -24,7 +24,7 @@ mod resolve;
 mod state;
 mod watch;
 
-use crate::addr::Ip;
+use crate::addr::{Ip, Mac};
 use crate::api::{Call, End, Event, FlowId, News, Refused, Request, Setting};
 use crate::cold::Stage;
 use crate::flow::Marks;
@@ -55,6 +55,8 @@ pub enum Input {
     Neighbour(Neighbour),
     /// An ICMP error.
     Report(Report),
+    /// Nobody has this card any more, as the link knows for certain.
+    Gone(Mac),
     /// A request of an application.
     Request(Request),
 }
@@ -89,6 +91,7 @@ impl Machine for Slow {
             Input::Arp(packet) => resolve::arp(state, now, &packet),
             Input::Neighbour(packet) => resolve::neighbour(state, now, &packet),
             Input::Report(report) => report::take(state, now, &report),
+            Input::Gone(mac) => resolve::gone(state, now, mac),
             Input::Request(request) => self.request(now, &request),
         }
         // A new way has a question at once.

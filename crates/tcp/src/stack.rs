@@ -300,6 +300,11 @@ impl Stack {
         }
     }
 
+    /// Takes the link's word that nobody has a card any more: the peers behind it have ended.
+    pub fn gone(&mut self, now: Instant, mac: Mac) {
+        self.slow.handle(now, Input::Gone(mac));
+    }
+
     /// Takes a request.
     pub fn request(&mut self, now: Instant, request: &Request) {
         self.slow.handle(now, Input::Request(*request));

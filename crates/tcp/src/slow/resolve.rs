@@ -53,6 +53,31 @@ pub fn neighbour(state: &mut State, now: Instant, packet: &Neighbour) {
     state.reply(Reply::Neighbour(state.hop(mac), answer, packet.sender));
 }
 
+/// The host with a card has ended, and with it what it had of flows. Each of them ends as if the peer had reset it. The next
+/// flow to one of its addresses asks who has that now.
+pub fn gone(state: &mut State, now: Instant, mac: Mac) {
+    for slot in 0..state.config.flows_max {
+        let stage = state.table.stage(slot);
+        if stage == Stage::Free {
+            continue;
+        }
+        let path = state.table.flow(slot).path;
+        if state.table.paths.path(path).mac != Some(mac) {
+            continue;
+        }
+        let end = match stage {
+            Stage::Free | Stage::TimeWait => None,
+            Stage::SynSent => Some(End::Refused),
+            // The application does not know of a listener's handshake.
+            Stage::SynReceived if state.table.cold(slot).is_accepted => None,
+            Stage::SynReceived => Some(End::Refused),
+            Stage::Open => Some(End::Reset),
+        };
+        state.free(slot, end);
+    }
+    state.table.paths.forget(now, mac);
+}
+
 fn learn(state: &mut State, now: Instant, ip: Ip, mac: Mac) {
     if !state.config.is_own(ip) && state.table.paths.learn(now, ip, mac) {
         wake(state);
