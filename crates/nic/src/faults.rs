@@ -5,6 +5,7 @@ use crate::frames::{FRAME_BYTES_MAX, Frame, Frames, Limits, LinkError, Sleep, Wr
 use base::{Duration, Instant, Rng};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
+use tcp::addr::Mac;
 
 /// Frames that are kept in each direction. A frame beyond them is lost.
 const KEPT_MAX: usize = 1 << 14;
@@ -153,5 +154,9 @@ impl Frames for Faults {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn gone(&mut self) -> Option<Mac> {
+        self.inner.gone()
     }
 }

@@ -1,5 +1,6 @@
 //! The trait of every back end: a queue of frames in and a queue of frames out.
 
+use base::Instant;
 use std::io;
 use std::os::fd::BorrowedFd;
 use tcp::addr::Mac;
@@ -75,10 +76,12 @@ pub enum LinkError {
 }
 
 /// Conditions that end the sleep of an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sleep {
     /// The descriptor has to be writable, too, for frames that wait for room.
     pub writable: bool,
+    /// The owner gets up no later than that; none: it may sleep for ever.
+    pub until: Option<Instant>,
 }
 
 /// One queue of a link: frames in and frames out. One thread owns it.
@@ -116,4 +119,15 @@ pub trait Frames: Send {
 
     /// Can be read when a sleeping owner has something to do.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Whether looking for frames is of no use just now, as the other end needs this very processor to send any: the owner should sleep.
+    fn is_in_the_way(&self) -> bool {
+        false
+    }
+
+    /// An address whose owner has ended, as the link knows for certain: no frame comes from there any more. Each is told once, after
+    /// its last frame.
+    fn gone(&mut self) -> Option<Mac> {
+        None
+    }
 }

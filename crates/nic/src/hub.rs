@@ -4,17 +4,25 @@
 //! | --- | --- |
 //! | to the address of a port | that port |
 //! | to a group or to all | every other port, and the uplink |
+//! | to the address of a port that has gone | nowhere; a peer behind the uplink gets a reset |
 //! | to any other address | the uplink, unless it comes from there |
 //!
 //! The hub gives each port its address, and drops frames of a port that have another one as their source. It learns no addresses from
 //! frames, so no port gets frames of another. A port that does not read loses frames, and nobody waits for it.
+//!
+//! The first frame from one port to another *introduces* the two, if both want that: each gets one end of a link between them, and
+//! further frames go past the hub. When a port goes, those that it has exchanged frames with are told.
 
+use crate::farewell::{self, Flows};
 use crate::frames::{Frame, Frames, LinkError, Written};
-use crate::shared::{AttachError, Door, Grant, QUEUES_MAX, Shape, Visitor, Vnic, Wish, make};
+use crate::shared::{
+    AttachError, Door, Grant, LINKS_MAX, News, QUEUES_MAX, Shape, Side, Visitor, Vnic, Wish, make, parts,
+};
 use base::{Duration, Instant, Map, Slab};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use tcp::addr::Mac;
 use tcp::frame::{ether, ip};
@@ -39,6 +47,8 @@ pub struct HubOptions {
     pub mtu: u16,
     /// The addresses of its ports begin with three bytes of it.
     pub seed: u64,
+    /// Ports are introduced to each other. Otherwise all frames go by the hub.
+    pub introduces: bool,
 }
 
 /// Counters of a port, or of the uplink.
@@ -66,6 +76,34 @@ struct Port {
     mac: Mac,
     queues: Vec<Vnic>,
     counters: PortCounters,
+    takes_letters: bool,
+    /// Ports that this one has exchanged frames with, by their places.
+    met: Set,
+    /// Those of them that it was introduced to, and how many they are.
+    friends: Set,
+    introduced: usize,
+    /// Its connections behind the uplink.
+    flows: Flows,
+}
+
+/// A set of places.
+#[derive(Default)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn has(&self, place: u32) -> bool {
+        let word = self.0.get(place as usize / 64).copied().unwrap_or(0);
+        word >> (place % 64) & 1 == 1
+    }
+
+    fn put(&mut self, place: u32, is_in: bool) {
+        let index = place as usize / 64;
+        if self.0.len() <= index {
+            self.0.resize(index + 1, 0);
+        }
+        let bit = 1 << (place % 64);
+        self.0[index] = self.0[index] & !bit | if is_in { bit } else { 0 };
+    }
 }
 
 /// The status of a port.
@@ -81,6 +119,8 @@ pub struct PortStatus {
     pub mac: Mac,
     /// Its queues.
     pub queues: usize,
+    /// Ports to which it has got a link of its own. The hub does not see the frames there.
+    pub introduced: usize,
     /// Its counters.
     pub counters: PortCounters,
 }
@@ -106,6 +146,12 @@ struct Switch {
     ports_max: u32,
     uplink: Option<Box<dyn Frames>>,
     uplink_counters: PortCounters,
+    /// Pairs of ports that have met in this turn.
+    meetings: Vec<(u32, u32)>,
+    /// The addresses of all ports begin so.
+    prefix: [u8; 4],
+    /// Resets that go to the uplink when that was read.
+    resets: Vec<Vec<u8>>,
 }
 
 /// A hub.
@@ -143,10 +189,99 @@ impl Switch {
             return;
         }
         match self.by_mac.get(&number(target)).copied() {
-            Some(index) if From::Port(index) != from => self.give(index, frame),
+            Some(index) if From::Port(index) != from => {
+                if let From::Port(sender) = from
+                    && !self.ports[index].met.has(sender)
+                {
+                    self.meet(sender, index);
+                }
+                self.give(index, frame);
+            }
             Some(_) => {}
-            None if from != From::Uplink => self.send_up(frame),
-            None => {}
+            None if target.starts_with(&self.prefix) => {
+                if from == From::Uplink {
+                    self.reject(frame);
+                }
+            }
+            None => {
+                if let From::Port(sender) = from {
+                    self.ports[sender].flows.note(frame.bytes);
+                    self.send_up(frame);
+                }
+            }
+        }
+    }
+
+    /// Notes that two ports exchange frames.
+    #[cold]
+    fn meet(&mut self, one: u32, other: u32) {
+        self.ports[one].met.put(other, true);
+        self.ports[other].met.put(one, true);
+        self.meetings.push((one, other));
+    }
+
+    /// Gives both ports of a pair an end of a link, if they want one. They have no other chance as long as both stay: so a port that
+    /// breaks its links makes no work.
+    fn introduce(&mut self, one: u32, other: u32) -> io::Result<()> {
+        let wants = |port: Option<&Port>| {
+            port.is_some_and(|port| {
+                port.takes_letters && port.queues.len() == 1 && port.introduced < LINKS_MAX
+            })
+        };
+        if !wants(self.ports.get(one)) || !wants(self.ports.get(other)) {
+            return Ok(());
+        }
+        let shape = Shape::default();
+        let (memory, bells) = parts(shape)?;
+        let sides = [(one, other, Side::Maker), (other, one, Side::Taker)];
+        for ((port, friend, side), bell) in sides.into_iter().zip(bells) {
+            let peer = self.ports[friend].mac;
+            let letter = News::Introduced { peer, side, shape }.letter();
+            // If only one of them gets an end, that one finds the other's closed.
+            if self.ports[port].queues[0].write_letter(&letter, &[memory.as_fd(), bell.fd()]) {
+                self.ports[port].friends.put(friend, true);
+                self.ports[port].introduced += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a frame for a port that has gone.
+    #[cold]
+    fn reject(&mut self, received: Frame<'_>) {
+        let mut frame = [0; farewell::BYTES_MAX];
+        if self.resets.len() < BATCH
+            && let Some(bytes) = farewell::reject(received.bytes, &mut frame)
+        {
+            self.resets.push(frame[..bytes].to_vec());
+        }
+    }
+
+    /// Takes a port out, and tells those that it has exchanged frames with.
+    fn remove(&mut self, index: u32) {
+        let mut gone = self.ports.remove(index);
+        let mut frame = [0; farewell::BYTES_MAX];
+        while let Some(bytes) = gone.flows.ask(gone.mac, &mut frame) {
+            let bytes = &frame[..bytes];
+            self.send_up(Frame {
+                bytes,
+                segment_bytes: 0,
+            });
+        }
+        self.by_mac.remove(&number(gone.mac.0));
+        let letter = News::Gone(gone.mac).letter();
+        for (place, port) in self.ports.iter_mut() {
+            if gone.met.has(place) {
+                port.met.put(index, false);
+                if port.friends.has(index) {
+                    port.friends.put(index, false);
+                    port.introduced -= 1;
+                }
+                // A port with too much to read has keep-alives.
+                if port.takes_letters {
+                    port.queues[0].write_letter(&letter, &[]);
+                }
+            }
         }
     }
 
@@ -187,6 +322,12 @@ impl PortCounters {
             self.dropped += 1;
         }
     }
+}
+
+/// How addresses begin.
+const fn prefix(seed: u64) -> [u8; 4] {
+    let [a, b, c, ..] = seed.to_le_bytes();
+    [2, a, b, c]
 }
 
 /// An address as a number.
@@ -247,6 +388,9 @@ impl Hub {
                 ports_max: options.ports_max as u32,
                 uplink,
                 uplink_counters: PortCounters::default(),
+                meetings: Vec::new(),
+                prefix: prefix(options.seed),
+                resets: Vec::new(),
             },
             visitors: Vec::new(),
             options,
@@ -269,6 +413,7 @@ impl Hub {
             uid: port.uid,
             mac: port.mac,
             queues: port.queues.len(),
+            introduced: port.introduced,
             counters: port.counters,
         };
         HubStatus {
@@ -296,6 +441,9 @@ impl Hub {
             }
         }
         count += self.read_uplink()?;
+        if !self.switch.meetings.is_empty() {
+            self.introduce();
+        }
         if count > 0 {
             self.switch.flush()?;
             self.busy_at = os::now();
@@ -305,6 +453,16 @@ impl Hub {
             self.hear(tell);
         }
         Ok(count)
+    }
+
+    #[cold]
+    fn introduce(&mut self) {
+        for (one, other) in std::mem::take(&mut self.switch.meetings) {
+            if self.options.introduces {
+                // Without memory or descriptors their frames go by the hub.
+                let _ = self.switch.introduce(one, other);
+            }
+        }
     }
 
     fn read_port(&mut self, index: u32) -> usize {
@@ -334,8 +492,7 @@ impl Hub {
         let port = &mut switch.ports[index];
         (port.queues, port.counters) = (queues, counters);
         if !is_up {
-            let port = switch.ports.remove(index);
-            switch.by_mac.remove(&number(port.mac.0));
+            switch.remove(index);
         }
         count
     }
@@ -355,6 +512,12 @@ impl Hub {
         });
         self.switch.uplink_counters = counters;
         self.switch.uplink = Some(uplink);
+        for reset in std::mem::take(&mut self.switch.resets) {
+            self.switch.send_up(Frame {
+                bytes: &reset,
+                segment_bytes: 0,
+            });
+        }
         received
     }
 
@@ -371,9 +534,9 @@ impl Hub {
             match visitor.wish() {
                 Ok(None) if now < until => self.visitors.push((visitor, until)),
                 Ok(Some(Wish::Status)) => visitor.say(tell(&self.status()).as_bytes()),
-                Ok(Some(Wish::Attach { name, queues })) => {
+                Ok(Some(wish @ Wish::Attach { .. })) => {
                     // Without memory or descriptors there is no port for now.
-                    if self.grant(&visitor, name, queues).is_err() {
+                    if self.grant(&visitor, wish).is_err() {
                         visitor.refuse(true);
                     }
                 }
@@ -383,7 +546,15 @@ impl Hub {
         }
     }
 
-    fn grant(&mut self, visitor: &Visitor, name: String, queues: usize) -> Result<(), AttachError> {
+    fn grant(&mut self, visitor: &Visitor, wish: Wish) -> Result<(), AttachError> {
+        let Wish::Attach {
+            name,
+            queues,
+            takes_letters,
+        } = wish
+        else {
+            return Err(AttachError::Refused);
+        };
         if self.switch.ports.len() >= self.options.ports_max {
             return Err(AttachError::Full);
         }
@@ -406,6 +577,11 @@ impl Hub {
             mac,
             queues: end.queues(grant.mtu, Some(mac)),
             counters: PortCounters::default(),
+            takes_letters,
+            met: Set::default(),
+            friends: Set::default(),
+            introduced: 0,
+            flows: Flows::default(),
         });
         self.switch.by_mac.insert(number(mac.0), index);
         Ok(())
@@ -413,11 +589,11 @@ impl Hub {
 
     /// An address that no port has, of those that everybody may give (IEEE 802 §8.4: the second bit).
     fn next_mac(&mut self) -> Mac {
-        let [a, b, c, ..] = self.options.seed.to_le_bytes();
+        let [two, a, b, c] = prefix(self.options.seed);
         loop {
             self.ports_ever = self.ports_ever.wrapping_add(1);
             let [d, e] = self.ports_ever.to_be_bytes();
-            let mac = [2, a, b, c, d, e];
+            let mac = [two, a, b, c, d, e];
             if self.switch.by_mac.get(&number(mac)).is_none() {
                 return Mac(mac);
             }
@@ -426,7 +602,7 @@ impl Hub {
 
     /// Sleeps until there is something to do, at most so long; not at all while frames come.
     pub fn rest(&mut self, limit: Duration) {
-        if os::now().since(self.busy_at) < SPIN {
+        if os::now().since(self.busy_at) < SPIN && !self.is_in_the_way() {
             std::hint::spin_loop();
             return;
         }
@@ -449,6 +625,12 @@ impl Hub {
         if let Some(uplink) = &mut self.switch.uplink {
             uplink.disarm();
         }
+    }
+
+    /// Whether a port needs this processor.
+    fn is_in_the_way(&self) -> bool {
+        let mut queues = self.switch.ports.iter().flat_map(|(_, port)| &port.queues);
+        queues.any(Vnic::is_in_the_way)
     }
 
     fn sleep(&self, limit: Duration, writable: bool) {

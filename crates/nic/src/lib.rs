@@ -12,6 +12,7 @@
 //! The formats are in `docs/format/vnic.md`. `docs/tcp.md` has the cost of each back end.
 #![warn(clippy::undocumented_unsafe_blocks)]
 
+mod farewell;
 pub mod faults;
 mod frames;
 pub mod hub;

@@ -265,6 +265,7 @@ impl Frames for Packet {
     fn arm(&mut self) -> Option<Sleep> {
         Some(Sleep {
             writable: self.sent < self.written,
+            ..Sleep::default()
         })
     }
 

@@ -118,7 +118,7 @@ impl Frames for Tap {
     }
 
     fn arm(&mut self) -> Option<Sleep> {
-        Some(Sleep { writable: false })
+        Some(Sleep::default())
     }
 
     fn disarm(&mut self) {}

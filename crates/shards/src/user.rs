@@ -79,8 +79,8 @@ impl User {
             why,
         };
         let path: &Path = &options.hub;
-        let links = nic::shared::attach(path, &format!("kv-{index}"), 1);
-        let link = links.map_err(|error| hub(error.to_string()))?.remove(0);
+        let link = nic::shared::join(path, &format!("kv-{index}"));
+        let link = link.map_err(|error| hub(error.to_string()))?;
         let mac = nic::Frames::limits(&link).mac;
         let mac = mac.ok_or_else(|| hub("it gives no Ethernet address".into()))?;
         let address = options.address(index);

@@ -28,7 +28,7 @@ pub struct Options {
     /// The rings of each stream, as powers of two of bytes.
     pub rings: Rings,
     /// How long a wait looks for frames before it sleeps. A wake costs the waker about 6 µs and the sleeper 17 across cores, so a
-    /// few times that pays; where both ends share a core, zero does.
+    /// few times that pays. A thread that shares a core with its peer, as far as the link can tell, lets the peer go first, and sleeps then.
     pub spin: Duration,
 }
 
@@ -132,6 +132,9 @@ impl Sockets {
         if count > 0 {
             self.busy_at = now;
         }
+        while let Some(mac) = self.frames.gone() {
+            self.stack.gone(now, mac);
+        }
         // After what has come: a thread that was off the processor for long has an answer that is due, and times nothing out.
         if self.stack.is_due(now) {
             self.stack.tick(now);
@@ -178,6 +181,7 @@ impl Sockets {
         until: Option<Instant>,
         mut is_done: impl FnMut(&mut Self) -> bool,
     ) -> Result<bool, LinkError> {
+        let mut has_yielded = false;
         loop {
             let count = self.poll()?;
             if is_done(self) {
@@ -187,14 +191,22 @@ impl Sockets {
                 return Ok(false);
             }
             if count > 0 {
+                has_yielded = false;
                 continue;
             }
             if self.now.since(self.busy_at) < self.options.spin {
-                std::hint::spin_loop();
-                continue;
+                if !self.frames.is_in_the_way() {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                if !std::mem::replace(&mut has_yielded, true) {
+                    os::sync::thread::yield_now();
+                    continue;
+                }
             }
             if let Some(sleep) = self.frames.arm() {
-                self.sleep(sleep.writable, time::earliest(self.stack.deadline(), until));
+                let deadline = time::earliest(self.stack.deadline(), sleep.until);
+                self.sleep(sleep.writable, time::earliest(deadline, until));
                 self.frames.disarm();
             }
         }
@@ -227,13 +239,18 @@ impl Sockets {
         let sleep = self.frames.arm()?;
         Some(Parked {
             writable: sleep.writable,
-            deadline: self.stack.deadline(),
+            deadline: time::earliest(self.stack.deadline(), sleep.until),
         })
     }
 
     /// Says that the thread is awake.
     pub fn unpark(&mut self) {
         self.frames.disarm();
+    }
+
+    /// Whether looking for frames is of no use just now, as the peer needs this very processor to send any.
+    pub fn is_in_the_way(&self) -> bool {
+        self.frames.is_in_the_way()
     }
 
     /// Can be read when a parked thread has something to do.

@@ -8,9 +8,9 @@ use base::{Duration, Rng};
 use common::{enter, ip as ip_command};
 use echo::echo;
 use nic::hub::{Hub, HubOptions, HubStatus};
-use nic::shared::{AttachError, Vnic, attach, status};
+use nic::shared::{AttachError, LINKS_MAX, Port, Vnic, attach, join, status};
 use nic::{Frames, Written, tap};
-use sockets::{Handle, Options, Sockets};
+use sockets::{Handle, Options, SocketError, Sockets};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,7 @@ const OPTIONS: HubOptions = HubOptions {
     ports_max: 4,
     mtu: 1500,
     seed: 0x77_8899,
+    introduces: true,
 };
 
 fn told(status: &HubStatus) -> String {
@@ -39,19 +40,27 @@ struct Running {
     _dir: tempfile::TempDir,
     path: PathBuf,
     stops: Arc<AtomicBool>,
+    pauses: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
     fn start(uplink: Option<Box<dyn Frames>>) -> Self {
+        Self::start_with(uplink, OPTIONS)
+    }
+
+    fn start_with(uplink: Option<Box<dyn Frames>>, options: HubOptions) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("hub");
-        let mut hub = Hub::open(&path, uplink, OPTIONS).expect("the socket is free");
+        let mut hub = Hub::open(&path, uplink, options).expect("the socket is free");
         let stops = Arc::new(AtomicBool::new(false));
-        let shared = Arc::clone(&stops);
+        let pauses = Arc::new(AtomicBool::new(false));
+        let (shared, paused) = (Arc::clone(&stops), Arc::clone(&pauses));
         let run = move || {
             while !shared.load(Ordering::Relaxed) {
-                if hub.turn(&told).expect("the uplink is up") == 0 {
+                if paused.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                } else if hub.turn(&told).expect("the uplink is up") == 0 {
                     hub.rest(Duration::from_millis(50));
                 }
             }
@@ -60,8 +69,13 @@ impl Running {
             _dir: dir,
             path,
             stops,
+            pauses,
             thread: Some(thread::Builder::new().spawn(run).expect("a thread")),
         }
+    }
+
+    fn join(&self, name: &str) -> Port {
+        join(&self.path, name).expect("a port is free")
     }
 
     fn attach(&self, name: &str) -> Vnic {
@@ -90,7 +104,7 @@ impl Drop for Running {
     }
 }
 
-fn sockets(vnic: Vnic, host: u8) -> Sockets {
+fn sockets(vnic: impl Frames + 'static, host: u8) -> Sockets {
     let mac = vnic.limits().mac.expect("the hub gives an address");
     let config = Config::new(mac, Ip::v4([10, 9, 0, host]), 24);
     let options = Options {
@@ -167,6 +181,99 @@ fn streams_pass_between_ports_and_a_forger_gets_nothing_through() {
 }
 
 #[test]
+fn ports_that_were_introduced_need_no_hub_for_their_streams() {
+    // More clients than a port has links, one after the other.
+    const CLIENTS: usize = LINKS_MAX + 8;
+    let hub = Running::start(None);
+    let other = hub.join("server");
+    let server = move || {
+        let mut sockets = sockets(other, 2);
+        let listener = sockets.listen(at(2), 8).expect("the port is free");
+        for _ in 0..CLIENTS {
+            let stream = sockets.wait_accept(listener, LIMIT).expect("somebody connects");
+            echo(&mut sockets, stream);
+        }
+    };
+    let server = thread::Builder::new().spawn(server).expect("a thread");
+    for left in (0..CLIENTS).rev() {
+        let mut client = sockets(hub.join("client"), 1);
+        let stream = client.wait_connect(at(2), LIMIT).expect("somebody listens");
+        ask(&mut client, stream, 1000);
+        if left == 0 {
+            // From here on the hub carries nothing.
+            hub.pauses.store(true, Ordering::Relaxed);
+            ask(&mut client, stream, 100_000);
+        }
+        client.shutdown(stream).expect("it is open");
+        assert_eq!(client.wait_receive(stream, &mut [0], LIMIT), Ok(0));
+        drop(client);
+        if left > 0 {
+            hub.await_status("1 ports, 0 forged");
+        }
+    }
+    server.join().expect("the server has served");
+}
+
+/// A process that is killed says nothing to its peers: the hub does, and the peers end what they had with it.
+fn a_peer_that_ends_without_a_word_is_told_as_a_reset(introduces: bool) {
+    let options = HubOptions {
+        introduces,
+        ..OPTIONS
+    };
+    let hub = Running::start_with(None, options);
+    let (one, other) = (hub.join("client"), hub.join("server"));
+    let server = move || {
+        let mut sockets = sockets(other, 2);
+        let listener = sockets.listen(at(2), 8).expect("the port is free");
+        let stream = sockets.wait_accept(listener, LIMIT).expect("somebody connects");
+        let mut bytes = [0; 5];
+        sockets
+            .wait_receive(stream, &mut bytes, LIMIT)
+            .expect("the client asks");
+        sockets.wait_send(stream, b"bytes", LIMIT).expect("there is room");
+    };
+    let server = thread::Builder::new().spawn(server).expect("a thread");
+    let mut client = sockets(one, 1);
+    let stream = client.wait_connect(at(2), LIMIT).expect("somebody listens");
+    client.wait_send(stream, b"hello", LIMIT).expect("there is room");
+    server.join().expect("the server has served");
+    let mut bytes = [0; 9];
+    assert_eq!(
+        client.wait_receive(stream, &mut bytes, LIMIT),
+        Ok(5),
+        "the last bytes arrive"
+    );
+    assert_eq!(
+        client.wait_receive(stream, &mut bytes, LIMIT),
+        Err(SocketError::Reset)
+    );
+    // The address belongs to whoever comes next.
+    let next = hub.join("next");
+    let server = move || {
+        let mut sockets = sockets(next, 2);
+        let listener = sockets.listen(at(2), 8).expect("the port is free");
+        let stream = sockets.wait_accept(listener, LIMIT).expect("somebody connects");
+        echo(&mut sockets, stream);
+    };
+    let server = thread::Builder::new().spawn(server).expect("a thread");
+    let stream = client.wait_connect(at(2), LIMIT).expect("somebody listens");
+    ask(&mut client, stream, 1000);
+    client.shutdown(stream).expect("it is open");
+    assert_eq!(client.wait_receive(stream, &mut [0], LIMIT), Ok(0));
+    server.join().expect("the server has served");
+}
+
+#[test]
+fn a_peer_that_ends_without_a_word_is_told_past_the_hub() {
+    a_peer_that_ends_without_a_word_is_told_as_a_reset(true);
+}
+
+#[test]
+fn a_peer_that_ends_without_a_word_is_told_through_the_hub() {
+    a_peer_that_ends_without_a_word_is_told_as_a_reset(false);
+}
+
+#[test]
 fn ports_are_limited_and_come_back() {
     let hub = Running::start(None);
     let mut ports: Vec<Vnic> = (0..4).map(|_| hub.attach("one")).collect();
@@ -184,11 +291,12 @@ fn ports_are_limited_and_come_back() {
     for port in &mut ports {
         // A process that another test starts has the hub's descriptors until it is another program.
         while port.receive(1, &mut |_| ()).is_ok() {
-            assert!(os::now() < until, "the hub has gone");
+            assert!(os::now() < until, "the hub has gone, {port:?}");
             port.disarm();
         }
     }
-    assert!(matches!(attach(&path, "late", 1), Err(AttachError::NoHub(_))));
+    let late = attach(&path, "late", 1);
+    assert!(matches!(late, Err(AttachError::NoHub(_))), "{late:?}");
 }
 
 #[test]
@@ -267,6 +375,13 @@ fn ports_reach_the_kernel_through_an_uplink() {
                 count => stream.write_all(&bytes[..count]).expect("the stream is open"),
             }
         }
+        drop(stream);
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(b"hello").expect("the stream is open");
+        let end = stream
+            .read(&mut bytes)
+            .expect_err("the client ends without a word");
+        assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
     };
     let linux = thread::Builder::new().spawn(linux).expect("a thread");
     let mut client = sockets(hub.attach("client"), 2);
@@ -275,5 +390,8 @@ fn ports_reach_the_kernel_through_an_uplink() {
     ask(&mut client, stream, 100_000);
     client.shutdown(stream).expect("it is open");
     assert_eq!(client.wait_receive(stream, &mut [0], LIMIT), Ok(0));
+    let stream = client.wait_connect(at(1), LIMIT).expect("Linux listens");
+    assert_eq!(client.wait_receive(stream, &mut [0; 9], LIMIT), Ok(5));
+    drop(client);
     linux.join().expect("Linux has served");
 }

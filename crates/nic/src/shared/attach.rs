@@ -2,6 +2,9 @@
 //! in `docs/format/vnic.md`.
 
 use super::doorbell::Doorbell;
+use super::kept::{Keep, Kept};
+use super::letter::{MAGIC, VERSION};
+use super::port::Port;
 use super::vnic::{End, QUEUES_MAX, Shape, Vnic};
 use os::PeerIdentity;
 use rustix::io::Errno;
@@ -17,8 +20,6 @@ use tcp::addr::Mac;
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 64;
-const MAGIC: [u8; 4] = *b"SWVN";
-const VERSION: u16 = 1;
 /// Bytes of a name at most.
 pub const NAME_BYTES_MAX: usize = 32;
 /// Bytes of an answer to [`status`] at most.
@@ -54,6 +55,8 @@ pub enum Wish {
         name: String,
         /// Its queues.
         queues: usize,
+        /// The process reads letters: the hub may introduce it to other ports.
+        takes_letters: bool,
     },
     /// The hub's status.
     Status,
@@ -96,9 +99,14 @@ fn wish_message(wish: &Wish) -> [u8; MESSAGE_BYTES] {
     message[4..6].copy_from_slice(&VERSION.to_le_bytes());
     match wish {
         Wish::Status => message[6] = 2,
-        Wish::Attach { name, queues } => {
+        Wish::Attach {
+            name,
+            queues,
+            takes_letters,
+        } => {
             message[6] = 1;
             message[7] = *queues as u8;
+            message[8] = u8::from(*takes_letters);
             let bytes = name.len().min(NAME_BYTES_MAX);
             message[32..32 + bytes].copy_from_slice(&name.as_bytes()[..bytes]);
         }
@@ -118,7 +126,11 @@ fn parse_wish(message: &[u8]) -> Option<Wish> {
             // The name goes to terminals.
             let is_plain = name.iter().all(|byte| byte.is_ascii_graphic());
             let name = String::from_utf8(name.to_vec()).ok().filter(|_| is_plain)?;
-            Some(Wish::Attach { name, queues })
+            Some(Wish::Attach {
+                name,
+                queues,
+                takes_letters: message[8] == 1,
+            })
         }
         2 => Some(Wish::Status),
         _ => None,
@@ -182,24 +194,37 @@ fn parse_grant(message: &[u8]) -> Result<Grant, AttachError> {
 /// # Errors
 /// There is no hub, or it does not grant one.
 pub fn attach(path: &Path, name: &str, queues: usize) -> Result<Vec<Vnic>, AttachError> {
-    attach_kept(path, name, queues, &|fd| Ok(fd))
+    ask(path, name, queues, None)
+}
+
+/// Asks for a port: a virtual NIC with one queue, whose frames to other ports soon go past the hub.
+///
+/// # Errors
+/// There is no hub, or it does not grant one.
+pub fn join(path: &Path, name: &str) -> Result<Port, AttachError> {
+    join_kept(path, name, Keep::AS_IT_IS)
 }
 
 /// The same, with descriptors that `keep` may give other numbers.
 ///
 /// # Errors
-/// There is no hub, it does not grant a virtual NIC, or `keep` fails.
-pub fn attach_kept(
-    path: &Path,
-    name: &str,
-    queues: usize,
-    keep: &dyn Fn(OwnedFd) -> io::Result<OwnedFd>,
-) -> Result<Vec<Vnic>, AttachError> {
+/// There is no hub, it does not grant a port, or `keep` fails.
+pub fn join_kept(path: &Path, name: &str, keep: Keep) -> Result<Port, AttachError> {
+    let mut queues = ask(path, name, 1, Some(keep))?;
+    Ok(Port::new(queues.remove(0), keep)?)
+}
+
+/// A virtual NIC. It takes letters if its descriptors are kept.
+fn ask(path: &Path, name: &str, queues: usize, keep: Option<Keep>) -> Result<Vec<Vnic>, AttachError> {
     if !(1..=QUEUES_MAX).contains(&queues) {
         return Err(AttachError::Refused);
     }
-    let name = name.to_owned();
-    let socket = visit(path, &Wish::Attach { name, queues })?;
+    let wish = Wish::Attach {
+        name: name.to_owned(),
+        queues,
+        takes_letters: keep.is_some(),
+    };
+    let socket = visit(path, &wish)?;
     let mut message = [0; MESSAGE_BYTES];
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(QUEUES_MAX + 1))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
@@ -208,9 +233,7 @@ pub fn attach_kept(
     let mut fds = Vec::new();
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = part {
-            for fd in more {
-                fds.push(keep(fd)?);
-            }
+            fds.extend(more);
         }
     }
     let grant = parse_grant(&message[..received.bytes])?;
@@ -218,7 +241,9 @@ pub fn attach_kept(
         return Err(AttachError::Malformed);
     }
     let memory = fds.remove(0);
-    let end = End::take(grant.shape, memory, fds)?;
+    let keep = keep.unwrap_or(Keep::AS_IT_IS);
+    let bells = fds.into_iter().map(|bell| keep.keep(bell));
+    let end = End::take(grant.shape, memory, bells.collect::<io::Result<Vec<Kept>>>()?)?;
     Ok(end.queues(grant.mtu, Some(grant.mac)))
 }
 
@@ -377,6 +402,7 @@ mod tests {
         let wish = Wish::Attach {
             name: "redis".to_owned(),
             queues: 3,
+            takes_letters: true,
         };
         let message = wish_message(&wish);
         assert_eq!(parse_wish(&message), Some(wish));

@@ -7,6 +7,10 @@
 //! refuses a length that no frame has; where the frame lies follows from the lengths before, modulo the ring. Frames are
 //! copied out before anybody looks at them.
 //!
+//! # Who has the processor
+//! A consumer notes which processor it is on. A producer that waits for an answer asks: if its peer is on the same one, looking for frames
+//! keeps the peer from sending any. The word is a hint: a wrong one costs time.
+//!
 //! # Why no wake is lost
 //! A consumer that wants to sleep sets `sleeps` and looks for a frame after that. A producer publishes a descriptor and
 //! looks at `sleeps` after that. A fence stands between the two steps on both sides, so one of them sees the other. The end that takes the
@@ -27,6 +31,8 @@ const READ_AT: usize = 0;
 const SLEEPS_AT: usize = 64;
 /// Not 0 while the producer waits for room.
 const STARVES_AT: usize = 128;
+/// The processor that the consumer is on, plus one.
+const PROCESSOR_AT: usize = 192;
 /// The place of the first descriptor.
 const DESCRIPTORS_AT: usize = 4096;
 /// Bits of a descriptor's length, and of its segments' payload; its mark has the rest.
@@ -271,6 +277,13 @@ impl Producer {
         !is_told && self.lane.take_mark(SLEEPS_AT)
     }
 
+    /// Whether the consumer has last been seen on a processor.
+    #[inline]
+    pub fn is_peer_on(&self, processor: u32) -> bool {
+        // Relaxed: a hint.
+        self.lane.word(PROCESSOR_AT).load(Ordering::Relaxed) == u64::from(processor) + 1
+    }
+
     /// Says that this end waits for room. False if there is room after all.
     ///
     /// # Errors
@@ -298,6 +311,8 @@ pub struct Consumer {
     read: u64,
     /// Descriptors of whose reading the producer knows.
     told: u64,
+    /// The processor that was noted last.
+    processor: u32,
     /// The place of the next frame's data.
     at: u64,
     /// At this number of descriptors, or at this place, the consumer looks whether the producer waits for room.
@@ -312,6 +327,7 @@ impl Consumer {
             lane: Lane::new(memory, base, geometry),
             read: 0,
             told: 0,
+            processor: u32::MAX,
             at: 0,
             look_read: 0,
             look_at: 0,
@@ -343,6 +359,18 @@ impl Consumer {
         self.at += (length as u64).next_multiple_of(LINE_BYTES);
         self.read += 1;
         Ok(Some((length, segment_bytes)))
+    }
+
+    /// Notes which processor this end is on.
+    #[inline]
+    pub fn note_processor(&mut self, processor: u32) {
+        if self.processor != processor {
+            self.processor = processor;
+            // Relaxed: a hint.
+            self.lane
+                .word(PROCESSOR_AT)
+                .store(u64::from(processor) + 1, Ordering::Relaxed);
+        }
     }
 
     /// Gives the room of what was read back. True if the producer waits for it and has to be rung for.

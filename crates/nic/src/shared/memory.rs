@@ -17,7 +17,8 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 pub struct Memory {
     base: *mut u8,
     bytes: usize,
-    fd: OwnedFd,
+    /// The maker's, for the other end.
+    fd: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping is reached through atomics and by copies through raw pointers only.
@@ -31,11 +32,22 @@ impl Memory {
     /// # Errors
     /// There is not so much, or no descriptor left.
     pub fn new(bytes: usize) -> io::Result<Self> {
+        let fd = Self::sealed(bytes)?;
+        let mut memory = Self::map(&fd, bytes)?;
+        memory.fd = Some(fd);
+        Ok(memory)
+    }
+
+    /// The same, which this process does not map.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn sealed(bytes: usize) -> io::Result<OwnedFd> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = rustix::fs::memfd_create("switchyard-vnic", flags)?;
         rustix::fs::ftruncate(&fd, bytes as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-        Self::map(fd, bytes)
+        Ok(fd)
     }
 
     /// Memory that another process has made, which must be sealed and have exactly this length.
@@ -48,20 +60,24 @@ impl Memory {
         if !seals.contains(SEALS) || usize::try_from(length).ok() != Some(bytes) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Self::map(fd, bytes)
+        Self::map(&fd, bytes)
     }
 
-    fn map(fd: OwnedFd, bytes: usize) -> io::Result<Self> {
+    fn map(fd: &OwnedFd, bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping; nothing is replaced.
-        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &fd, 0) }?;
+        let base = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0) }?;
         let base = base.cast();
+        let fd = None;
         Ok(Self { base, bytes, fd })
     }
 
     /// The descriptor, for the other process.
+    ///
+    /// # Panics
+    /// If another process has made the memory.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("the maker has it").as_fd()
     }
 
     /// A word that the other process may change.

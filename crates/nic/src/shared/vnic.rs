@@ -1,6 +1,7 @@
 //! One end of a virtual NIC: its queues, and their memory.
 
-use super::doorbell::Doorbell;
+use super::doorbell::{Doorbell, LETTER_BYTES, Letter};
+use super::kept::Kept;
 use super::lane::{Broken, Consumer, Geometry, Producer};
 use super::memory::Memory;
 use crate::frames::{
@@ -54,7 +55,7 @@ impl Shape {
     }
 
     /// Bytes of its memory.
-    const fn bytes(&self) -> usize {
+    pub(super) const fn bytes(&self) -> usize {
         self.queues * 2 * self.geometry().bytes()
     }
 }
@@ -107,7 +108,15 @@ impl End {
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidData`] if they are not what the shape says.
-    pub fn take(shape: Shape, memory: OwnedFd, bells: Vec<OwnedFd>) -> io::Result<Self> {
+    pub fn take(shape: Shape, memory: OwnedFd, bells: Vec<Kept>) -> io::Result<Self> {
+        Self::given(Side::Taker, shape, memory, bells)
+    }
+
+    /// Either end, of whoever was given the memory and the doorbells by a third party.
+    ///
+    /// # Errors
+    /// As [`End::take`].
+    pub fn given(side: Side, shape: Shape, memory: OwnedFd, bells: Vec<Kept>) -> io::Result<Self> {
         if !shape.is_valid() || bells.len() != shape.queues {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -115,7 +124,7 @@ impl End {
             memory: Arc::new(Memory::open(memory, shape.bytes())?),
             bells: bells.into_iter().map(Doorbell::new).collect(),
             shape,
-            side: Side::Taker,
+            side,
         })
     }
 
@@ -153,6 +162,14 @@ impl End {
     }
 }
 
+/// What two processes need for a link between them: the memory, and a doorbell for each.
+///
+/// # Errors
+/// There is no memory, or no descriptor left.
+pub(crate) fn parts(shape: Shape) -> io::Result<(OwnedFd, [Doorbell; 2])> {
+    Ok((Memory::sealed(shape.bytes())?, Doorbell::pair()?))
+}
+
 /// Two virtual NICs with a wire between them, of this process.
 ///
 /// # Errors
@@ -160,7 +177,9 @@ impl End {
 pub fn pair(shape: Shape, mtu: u16) -> io::Result<(Vec<Vnic>, Vec<Vnic>)> {
     let (one, bells) = make(shape)?;
     let memory = one.memory().try_clone_to_owned()?;
-    let bells = bells.into_iter().map(|bell| bell.fd().try_clone_to_owned());
+    let bells = bells
+        .into_iter()
+        .map(|bell| bell.fd().try_clone_to_owned().map(Kept::from));
     let other = End::take(shape, memory, bells.collect::<io::Result<_>>()?)?;
     Ok((one.queues(mtu, None), other.queues(mtu, None)))
 }
@@ -198,6 +217,58 @@ impl Vnic {
             false => Ok(()),
         }
     }
+
+    /// Sends one frame. False if there is no room.
+    #[inline]
+    pub(super) fn put(&mut self, frame: &[u8], segment_bytes: u16) -> Result<bool, LinkError> {
+        if self.is_broken {
+            return Err(LinkError::Broken);
+        }
+        let has_room = self.producer.has_room();
+        let has_room = has_room.map_err(|broken| self.broken(broken))?;
+        self.is_starved = !has_room;
+        if has_room {
+            self.producer.put(frame, segment_bytes);
+        }
+        Ok(has_room)
+    }
+
+    /// Whether the peer was seen on a processor.
+    pub(super) fn is_peer_on(&self, processor: u32) -> bool {
+        self.producer.is_peer_on(processor)
+    }
+
+    /// As [`Frames::disarm`], but rings stay.
+    pub(super) fn rise(&mut self) {
+        self.consumer.wake();
+        self.producer.feed();
+    }
+
+    /// Takes a ring or a letter away.
+    pub(super) fn hear(&mut self) {
+        self.bell.clear_one();
+    }
+
+    /// Letters are kept from now on.
+    pub(super) fn take_letters(&mut self) {
+        self.bell.take_letters();
+    }
+
+    /// Whether there are letters.
+    #[inline]
+    pub(super) fn has_letters(&self) -> bool {
+        self.bell.has_letters()
+    }
+
+    /// The letters.
+    pub(super) fn open_letters(&mut self) -> Vec<Letter> {
+        self.bell.open_letters()
+    }
+
+    /// Sends a letter to an end that takes letters. False if it has too much to read, or has gone.
+    pub(crate) fn write_letter(&self, letter: &[u8; LETTER_BYTES], fds: &[BorrowedFd<'_>]) -> bool {
+        self.bell.write(letter, fds)
+    }
 }
 
 impl Frames for Vnic {
@@ -210,6 +281,7 @@ impl Frames for Vnic {
         if self.is_broken {
             return Err(LinkError::Broken);
         }
+        self.consumer.note_processor(os::processor());
         let mut count = 0;
         while count < count_max {
             let taken = self.consumer.take(&mut self.incoming);
@@ -273,7 +345,7 @@ impl Frames for Vnic {
             self.consumer.wake();
             return None;
         }
-        Some(Sleep { writable: false })
+        Some(Sleep::default())
     }
 
     fn disarm(&mut self) {
@@ -284,6 +356,10 @@ impl Frames for Vnic {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.bell.fd()
+    }
+
+    fn is_in_the_way(&self) -> bool {
+        self.is_peer_on(os::processor())
     }
 }
 

@@ -292,7 +292,10 @@ impl Frames for Xdp {
             return None;
         }
         let writable = !self.is_told || self.free.is_empty();
-        Some(Sleep { writable })
+        Some(Sleep {
+            writable,
+            ..Sleep::default()
+        })
     }
 
     fn disarm(&mut self) {}

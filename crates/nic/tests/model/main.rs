@@ -7,6 +7,8 @@ mod check;
 #[path = "../../src/shared/lane.rs"]
 mod lane;
 mod memory;
+#[path = "../../src/shared/sleep.rs"]
+mod sleep;
 #[path = "../../../os/tests/model/sync.rs"]
 mod sync;
 
@@ -14,6 +16,7 @@ use check::{SCHEDULES, check, finds};
 use lane::{Consumer, Geometry, Producer};
 use memory::Memory;
 use shuttle::thread;
+use sleep::{Step, rise_from_all, sleep_at_all};
 use sync::{Arc, Fault, Wake};
 
 const SMALL: Geometry = Geometry {
@@ -31,6 +34,8 @@ enum Mistake {
     SleepsUnseen,
     /// The same, of an end that waits for room.
     StarvesUnseen,
+    /// A sleeper at several lanes does not say so at the last one.
+    SleepsAtSome,
 }
 
 /// One end sends frames, and waits for room; the other reads them, and waits for frames.
@@ -76,6 +81,76 @@ fn frames(count: u8, mistake: Mistake) {
         }
     }
     sends.join().expect("no panic");
+}
+
+/// A port: two ends send frames, each by a lane of its own, to one that sleeps at both.
+fn port(count: u8, mistake: Mistake) {
+    let woken = Arc::new(Wake::new().expect("the model has wakes"));
+    let mut consumers = Vec::new();
+    let mut sends = Vec::new();
+    for _ in 0..2 {
+        let memory = Arc::new(Memory::new(SMALL.bytes()));
+        let mut producer = Producer::new(Arc::clone(&memory), 0, SMALL);
+        consumers.push(Consumer::new(memory, 0, SMALL));
+        let bell = Arc::clone(&woken);
+        sends.push(thread::spawn(move || {
+            for number in 0..count {
+                assert_eq!(producer.has_room(), Ok(true), "there are few");
+                producer.put(&[number; 9], 0);
+                if producer.rings() {
+                    bell.wake();
+                }
+            }
+        }));
+    }
+    let mut frame = [0; 64];
+    let mut next = [0; 2];
+    while next != [count; 2] {
+        let mut is_idle = true;
+        for (consumer, next) in consumers.iter_mut().zip(&mut next) {
+            if let Some((length, _)) = consumer.take(&mut frame).expect("the producer keeps the rules") {
+                assert_eq!(frame[..length], [*next; 9], "whole, and in order");
+                *next += 1;
+                is_idle = false;
+                consumer.release();
+            }
+        }
+        if !is_idle {
+            continue;
+        }
+        let lanes = if mistake == Mistake::SleepsAtSome { 1 } else { 2 };
+        let mut step = |lane: usize, step: Step| match step {
+            Step::Sleep => consumers[lane].sleep() || mistake == Mistake::SleepsUnseen,
+            Step::Rise => {
+                consumers[lane].wake();
+                true
+            }
+        };
+        if sleep_at_all(lanes, &mut step) {
+            woken.wait();
+            woken.clear();
+            rise_from_all(lanes, &mut step);
+        }
+    }
+    sends
+        .into_iter()
+        .for_each(|sends| sends.join().expect("no panic"));
+}
+
+fn two() {
+    port(3, Mistake::None);
+}
+
+#[test]
+fn a_port_is_woken_by_each_of_its_links() {
+    check(None, SCHEDULES, two);
+}
+
+#[test]
+fn a_port_with_a_mistake_in_its_sleep_is_found() {
+    finds(Some(Fault::WakesNoCore), two);
+    finds(None, || port(3, Mistake::SleepsUnseen));
+    finds(None, || port(3, Mistake::SleepsAtSome));
 }
 
 /// Fewer frames than a lane has room for.

@@ -15,7 +15,7 @@ use crate::tell::tell;
 use area::own;
 use base::{Duration, Instant};
 use libc::c_int;
-use nic::shared::{AttachError, attach_kept};
+use nic::shared::{AttachError, Keep, join_kept};
 use os::sync::{Arc, Mutex, MutexGuard, PoisonError, Wake};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sockets::{Handle, Options, SocketError, Sockets};
@@ -31,6 +31,12 @@ const FLOWS_MAX: u32 = 4096;
 const PATHS_MAX: u32 = 1024;
 /// How long a thread that waits looks for frames after the last one, before it sleeps. A wake costs both sides some 20 µs.
 const SPIN: Duration = Duration::from_micros(30);
+
+/// Descriptors of the link.
+const KEEP: Keep = Keep {
+    keep: |fd| own::keep(&fd),
+    give_back: own::give_back,
+};
 
 /// The news that a sleeping thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +86,7 @@ pub(crate) struct Child {
 pub(crate) struct Link {
     pub sockets: Sockets,
     /// Says to other processes of this host that the address is taken.
-    _claim: OwnedFd,
+    claim: OwnedFd,
 }
 
 /// Everything.
@@ -167,9 +173,14 @@ impl Net {
         }
     }
 
-    /// In a forked child: the parent has the stack, whose memory both see. So the child's copy is not even taken apart.
+    /// In a forked child: the parent has the stack, whose memory both see. So the child's copy is not even taken apart, but for its
+    /// descriptors: the hub sees by them that the parent has ended.
     pub fn forget(&mut self) {
         let files_made = self.files_made;
+        if let Some(Link { sockets, claim }) = self.link.take() {
+            drop(sockets);
+            own::give_back(claim);
+        }
         std::mem::forget(std::mem::replace(self, Self::new()));
         self.files_made = files_made;
     }
@@ -584,9 +595,7 @@ fn open(settings: &Settings) -> Result<Link, String> {
     let claim = claim(settings)?;
     let name = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let name: String = name.chars().filter(char::is_ascii_graphic).take(15).collect();
-    let keep = |fd: OwnedFd| own::keep(&fd);
-    let mut queues = attach_kept(&settings.socket, &name, 1, &keep).map_err(no_hub)?;
-    let link = queues.remove(0);
+    let link = join_kept(&settings.socket, &name, KEEP).map_err(no_hub)?;
     let mac = nic::Frames::limits(&link).mac.ok_or("the hub gives no address")?;
     let config = Config {
         flows_max: FLOWS_MAX,
@@ -596,7 +605,7 @@ fn open(settings: &Settings) -> Result<Link, String> {
     let sockets = Sockets::new(Box::new(link), config, Options::default());
     Ok(Link {
         sockets,
-        _claim: claim,
+        claim,
     })
 }
 

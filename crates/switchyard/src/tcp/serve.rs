@@ -32,6 +32,9 @@ pub struct ServeArgs {
     /// Bytes of the longest packet, if there is no uplink
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u16,
+    /// Carry all frames in this process: ports get no links to each other
+    #[arg(long)]
+    no_direct: bool,
 }
 
 /// Runs it.
@@ -44,6 +47,7 @@ pub fn run(args: &ServeArgs, socket: &Path, json: bool) -> anyhow::Result<()> {
         ports_max: args.ports,
         mtu: args.mtu,
         seed: os::seed(),
+        introduces: !args.no_direct,
     };
     if let Some(directory) = socket.parent() {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;

@@ -25,6 +25,8 @@ struct Port {
     uid: u32,
     mac: String,
     queues: usize,
+    /// Ports to which it has got a link, past the hub.
+    direct: usize,
     #[serde(flatten)]
     traffic: Traffic,
 }
@@ -61,6 +63,7 @@ impl From<&PortStatus> for Port {
             uid: port.uid,
             mac: mac.join(":"),
             queues: port.queues,
+            direct: port.introduced,
             traffic: port.counters.into(),
         }
     }
@@ -102,22 +105,26 @@ pub fn run(socket: &Path, json: bool) -> anyhow::Result<()> {
         status.mtu
     );
     println!(
-        "{:<20} {:>8} {:<17} {:>6} {:>11} {:>11} {:>9} {:>9}",
-        "port", "pid", "address", "queues", "frames in", "out", "dropped", "forged"
+        "{:<20} {:>8} {:<17} {:>6} {:>6} {:>11} {:>11} {:>9} {:>9}",
+        "port", "pid", "address", "queues", "direct", "frames in", "out", "dropped", "forged"
     );
     if let Some(uplink) = &status.uplink {
-        print_line("(uplink)", "", "", "", uplink);
+        print_line("(uplink)", ["", "", "", ""], uplink);
     }
     for port in &status.ports {
-        let (pid, queues) = (port.pid.to_string(), port.queues.to_string());
-        print_line(&port.name, &pid, &port.mac, &queues, &port.traffic);
+        let [pid, queues, direct] = [
+            port.pid.to_string(),
+            port.queues.to_string(),
+            port.direct.to_string(),
+        ];
+        print_line(&port.name, [&pid, &port.mac, &queues, &direct], &port.traffic);
     }
     Ok(())
 }
 
-fn print_line(name: &str, pid: &str, mac: &str, queues: &str, traffic: &Traffic) {
+fn print_line(name: &str, [pid, mac, queues, direct]: [&str; 4], traffic: &Traffic) {
     println!(
-        "{name:<20} {pid:>8} {mac:<17} {queues:>6} {:>11} {:>11} {:>9} {:>9}",
+        "{name:<20} {pid:>8} {mac:<17} {queues:>6} {direct:>6} {:>11} {:>11} {:>9} {:>9}",
         traffic.frames_in, traffic.frames_out, traffic.dropped, traffic.forged
     );
 }
@@ -139,6 +146,7 @@ mod tests {
                 uid: 1000,
                 mac: Mac([2, 0, 0, 0, 0, 0x1f]),
                 queues: 1,
+                introduced: 2,
                 counters: PortCounters {
                     frames_in: 3,
                     ..PortCounters::default()
