@@ -4,6 +4,7 @@
 //! would cost two system calls each time. So the kernel calls [`arrived`] in the place of each handler (`handlers` sees to it). A signal that comes while its
 //! thread is in the library is sent to the thread once more, and stays blocked with all others until the thread has left.
 
+use crate::fs::children;
 use crate::real;
 use libc::{c_int, c_long, c_void, sighandler_t, siginfo_t, sigset_t, ucontext_t};
 use std::cell::Cell;
@@ -51,7 +52,7 @@ pub(crate) fn are_replaced() -> bool {
     if OWNER.load(Ordering::Relaxed) == 0 {
         own();
     }
-    OWNER.load(Ordering::Relaxed) == process::id() as i32
+    children::is_process(OWNER.load(Ordering::Relaxed) as u32)
 }
 
 /// What the program does with a signal.

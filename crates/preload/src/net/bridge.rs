@@ -288,7 +288,10 @@ impl Net {
             handle: stream,
             tuple,
         };
-        let made = self.add(file.accepted(kind, false));
+        let Some(made) = self.files.add(file.accepted(kind, false)) else {
+            let _ = self.sockets().abort(stream);
+            return Turn::Later;
+        };
         self.bind(stream, made);
         self.settle(made);
         if self.watch_bridge(&end, made).is_err() {

@@ -127,10 +127,8 @@ pub(crate) unsafe fn receive(fd: c_int, parts: Parts, flags: c_int) -> Option<ss
         let (look, patience) = with(|net| {
             // SAFETY: the caller's arguments.
             let look = unsafe { look_for_bytes(net, number, (parts, done, wanted), flags) };
-            let patience = net
-                .files
-                .contains_key(&number)
-                .then(|| patience(net, number, flags, false));
+            let waits = matches!(look, Look::Nothing) && net.files.contains_key(&number);
+            let patience = waits.then(|| patience(net, number, flags, false));
             (look, patience)
         });
         match look {
@@ -261,10 +259,8 @@ pub(crate) unsafe fn send(fd: c_int, parts: Parts, flags: c_int) -> Option<ssize
         let (look, patience) = with(|net| {
             // SAFETY: the caller's arguments.
             let look = unsafe { write_bytes(net, number, (parts, done, wanted), flags) };
-            let patience = net
-                .files
-                .contains_key(&number)
-                .then(|| patience(net, number, flags, true));
+            let waits = matches!(look, Look::Nothing) && net.files.contains_key(&number);
+            let patience = waits.then(|| patience(net, number, flags, true));
             (look, patience)
         });
         let code = match look {

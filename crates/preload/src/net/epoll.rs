@@ -11,7 +11,7 @@ use base::Duration;
 use libc::{c_int, c_long, epoll_event, sigset_t};
 use std::mem;
 
-/// While served sockets have something to tell, the kernel's part of a set is looked at so often.
+/// While served sockets have something to tell, or a thread looks for that, the kernel's part of a set is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// epoll_ctl(2). None if the kernel makes the call.
@@ -76,7 +76,7 @@ fn put(
             return Err(last_code());
         }
         interest.is_kernels_too = true;
-    } else if !is_known {
+    } else if !is_known && !known::is_in_set(set) {
         check_set(set, fd)?;
     }
     if !known::is_in_set(set) && !known::note_set(set) {
@@ -136,9 +136,12 @@ pub(crate) unsafe fn wait(
     let is_look = limit == Some(Duration::ZERO);
     let until = until(limit);
     let mut fds = [NO_FDS[0]; 1 + SPARE];
+    // A thread that waits comes to the kernel's part soon, and one that sleeps is woken by it.
+    let mut asks = is_look;
     loop {
+        let asks_now = mem::take(&mut asks);
         // SAFETY: the caller's place.
-        let found = unsafe { look(set, events, count_max) };
+        let found = unsafe { look(set, events, count_max, asks_now) };
         if found != 0 || is_look {
             return Some(found);
         }
@@ -157,8 +160,9 @@ pub(crate) unsafe fn wait(
         let is_ready = |net: &mut Net| net.sets.get(&set).is_none_or(Set::has_queued);
         match rest(&wish, is_ready) {
             Rest::Again => {}
+            Rest::Awake => asks = true,
             // SAFETY: the caller's place.
-            Rest::Late => return Some(unsafe { look(set, events, count_max) }),
+            Rest::Late => return Some(unsafe { look(set, events, count_max, true) }),
             Rest::Interrupted(_) => return Some(failed(libc::EINTR)),
             Rest::Failed(code) => return Some(failed(code)),
         }
@@ -171,7 +175,7 @@ fn failed(code: c_int) -> c_int {
 }
 
 /// Tells what there is, and waits for nothing.
-unsafe fn look(set: c_int, events: *mut epoll_event, count_max: usize) -> c_int {
+unsafe fn look(set: c_int, events: *mut epoll_event, count_max: usize, asks: bool) -> c_int {
     // SAFETY: the caller's place has room for so many.
     let tell = |at: usize, event: epoll_event| unsafe { events.add(at).write_unaligned(event) };
     let (count, asks_kernel) = with(|net| {
@@ -181,7 +185,8 @@ unsafe fn look(set: c_int, events: *mut epoll_event, count_max: usize) -> c_int 
         let Some(known) = net.sets.get_mut(&set) else {
             return (count, true);
         };
-        let asks = count == 0 || (count < count_max && now.since(known.looked_at) >= LOOK_EVERY);
+        let is_late = now.since(known.looked_at) >= LOOK_EVERY;
+        let asks = count < count_max && (is_late || count == 0 && asks);
         if asks {
             known.looked_at = now;
         }

@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -130,12 +130,12 @@ pub(crate) fn prepare(net: &mut Net) -> Option<[OwnedFd; 2]> {
     // A child of this one has nobody to ask.
     let inherited: Vec<_> = net
         .files
-        .keys()
-        .copied()
+        .iter()
+        .map(|(number, _)| number)
         .filter(|number| is_inherited(net, *number))
         .collect();
     inherited.into_iter().for_each(|number| adopt(net, number));
-    net.files.values().any(is_shared).then_some(())?;
+    net.files.iter().any(|(_, file)| is_shared(file)).then_some(())?;
     let flags = SocketFlags::CLOEXEC;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     pair.ok().map(|(one, other)| [one, other])
@@ -159,7 +159,7 @@ pub(crate) fn remember_child(net: &mut Net, control: &OwnedFd) {
     let mut files = BTreeSet::new();
     for (number, file) in shared {
         file.numbers += 1;
-        files.insert(*number);
+        files.insert(number);
     }
     net.children_made += 1;
     let child = net.children_made;
@@ -174,34 +174,24 @@ pub(crate) fn remember_child(net: &mut Net, control: &OwnedFd) {
 
 /// In the child: what was the parent's is asked for later.
 pub(crate) fn begin_child(net: &mut Net, control: Option<&OwnedFd>) {
-    let before: Vec<_> = net
-        .files
-        .iter()
-        .map(|(number, file)| (*number, file.clone()))
-        .collect();
+    let mut files = mem::take(&mut net.files);
     let sets: Vec<_> = net.sets.keys().copied().collect();
     net.forget();
     sets.into_iter().for_each(known::forget);
     let mut has_any = false;
-    for (number, file) in before {
+    files.retain(|number, file| {
         let is_fresh = matches!(file.kind, Kind::Fresh);
-        if !is_fresh && !is_shared(&file) {
-            continue;
+        if !is_fresh && !is_shared(file) {
+            return false;
         }
-        has_any |= !is_fresh;
-        let kind = if is_fresh { Kind::Fresh } else { Kind::Inherited };
-        let numbers = known::all().filter(|(_, other)| *other == number).count() as u32;
-        let watchers = Vec::new();
-        net.files.insert(
-            number,
-            File {
-                kind,
-                numbers,
-                watchers,
-                ..file
-            },
-        );
-    }
+        if !is_fresh {
+            (has_any, file.kind) = (true, Kind::Inherited);
+        }
+        file.numbers = known::all().filter(|(_, other)| *other == number).count() as u32;
+        file.watchers.clear();
+        true
+    });
+    net.files = files;
     HAS_ANY.store(has_any, Ordering::Relaxed);
     let Some(low) = control else {
         return;

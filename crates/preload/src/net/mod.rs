@@ -9,7 +9,7 @@
 //! | `settings` | what `switchyard run` says |
 //! | `known` | which descriptors are served |
 //! | `address` | addresses as programs have them |
-//! | `file`, `set` | a socket, and a set of epoll(7) |
+//! | `file`, `files`, `set` | a socket, all of them, and a set of epoll(7) |
 //! | `stack` | all of them, and the stack, under one lock |
 //! | `rest`, `keeper` | how threads wait, and the thread that carries frames while the program computes |
 //! | `open`, `data`, `options`, `poll`, `epoll` | calls |
@@ -23,6 +23,7 @@ pub(crate) mod data;
 pub(crate) mod epoll;
 mod exported;
 mod file;
+mod files;
 mod forked;
 mod inherit;
 mod keeper;

@@ -44,8 +44,10 @@ pub(crate) fn opened(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     };
     if is_tcp && settings().is_some() {
         with(|net| {
-            let file = net.add(File::new(family, kind & libc::SOCK_NONBLOCK != 0));
-            join(net, fd, file);
+            // The kernel has sockets beyond the most.
+            if let Some(file) = net.files.add(File::new(family, kind & libc::SOCK_NONBLOCK != 0)) {
+                join(net, fd, file);
+            }
         });
     }
 }
@@ -116,7 +118,7 @@ pub(crate) unsafe fn bind(fd: c_int, address: *const sockaddr, bytes: socklen_t)
             Err(_) => return None,
         }
         let is_taken = |net: &Net, local: Endpoint| {
-            net.files.values().any(|file| match file.kind {
+            net.files.iter().any(|(_, file)| match file.kind {
                 Kind::Bound(other) => other == local,
                 Kind::Listener { local: other, .. } => {
                     other.port == local.port && (other.ip == Ip::ANY || other.ip == local.ip)
@@ -349,7 +351,7 @@ pub(crate) unsafe fn accept_by_kernel(
 /// The error of a call that has waited in vain, if it does not go on.
 pub(crate) fn ended(rest: Rest, limit: Option<Duration>) -> Option<c_int> {
     match rest {
-        Rest::Again => None,
+        Rest::Again | Rest::Awake => None,
         Rest::Late => Some(libc::EAGAIN),
         Rest::Interrupted(Ran::Ending) => Some(libc::EINTR),
         // With a limit of time none begins anew (signal(7)).
@@ -391,7 +393,13 @@ unsafe fn take(
         handle: stream,
         tuple,
     };
-    let file = net.add(listener.accepted(kind, flags & libc::SOCK_NONBLOCK != 0));
+    let Some(file) = net
+        .files
+        .add(listener.accepted(kind, flags & libc::SOCK_NONBLOCK != 0))
+    else {
+        let _ = net.sockets().abort(stream);
+        return refuse(libc::ENFILE);
+    };
     net.bind(stream, file);
     net.settle(file);
     join(net, fd, file);

@@ -94,7 +94,7 @@ unsafe fn look_and_wait(
         // SAFETY: the caller's list.
         let is_ready = |net: &mut Net| unsafe { served(net, (fds, count)) > 0 };
         match rest(&wish, is_ready) {
-            Rest::Again => {}
+            Rest::Again | Rest::Awake => {}
             // SAFETY: the caller's lists.
             Rest::Late => return unsafe { look((fds, count), kernels) },
             Rest::Interrupted(_) => {

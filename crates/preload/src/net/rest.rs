@@ -1,7 +1,7 @@
 //! How a thread of the program waits: it looks for frames for a while, and sleeps then. It sleeps outside of the library, so handlers of its signals run, and
 //! a cancelled thread ends.
 
-use super::stack::{Bed, Net, On, with};
+use super::stack::{Again, Bed, Net, On, with};
 use crate::real;
 use crate::signals::{self, Ran};
 use base::{Duration, Instant, time};
@@ -16,6 +16,8 @@ pub(crate) const SPARE: usize = 2;
 pub(crate) enum Rest {
     /// There may be something: the caller looks again.
     Again,
+    /// The same, after a sleep.
+    Awake,
     /// The time is over.
     Late,
     /// A handler of a signal has run; whether it restarts calls.
@@ -57,7 +59,7 @@ pub(crate) const NO_FDS: [pollfd; SPARE] = [pollfd {
 
 enum Plan {
     End(Rest),
-    Spin,
+    Spin(Again),
     Sleep(Bed, sigset_t, Option<Instant>),
 }
 
@@ -73,9 +75,11 @@ pub(crate) fn rest(wish: &Wish, is_ready: impl FnOnce(&mut Net) -> bool) -> Rest
     }
     match plan {
         Plan::End(rest) => rest,
-        Plan::Spin => {
-            // The peer, or the hub, may need this very processor.
-            os::sync::thread::yield_now();
+        Plan::Spin(again) => {
+            match again {
+                Again::Now => std::hint::spin_loop(),
+                Again::AfterOthers => os::sync::thread::yield_now(),
+            }
             Rest::Again
         }
         Plan::Sleep(bed, before, until) => sleep(wish, &bed, &before, until),
@@ -89,8 +93,8 @@ fn plan(net: &mut Net, wish: &Wish, is_ready: impl FnOnce(&mut Net) -> bool) -> 
     if wish.until.is_some_and(|until| until <= net.now) {
         return Plan::End(Rest::Late);
     }
-    if net.is_busy() {
-        return Plan::Spin;
+    if let Some(again) = net.look_again() {
+        return Plan::Spin(again);
     }
     let bed = match net.lie_down(wish.on) {
         Ok(Some(bed)) => bed,
@@ -136,7 +140,7 @@ fn sleep(wish: &Wish, bed: &Bed, before: &sigset_t, until: Option<Instant>) -> R
     signals::unblock(before);
     match signals::take_ran() {
         Ran::None if is_interrupted => Rest::Interrupted(Ran::Restarting),
-        Ran::None => Rest::Again,
+        Ran::None => Rest::Awake,
         ran => Rest::Interrupted(ran),
     }
 }

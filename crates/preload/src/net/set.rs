@@ -2,7 +2,7 @@
 
 use base::Instant;
 use libc::c_int;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Flags of epoll_ctl(2) beside events.
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -22,8 +22,8 @@ pub(crate) struct Interest {
     pub data: u64,
     /// The kernel's set has the descriptor, too.
     pub is_kernels_too: bool,
-    /// It is in the queue of those to look at.
-    is_queued: bool,
+    /// Its ticket in the queue of those to look at; 0 if it is not there.
+    ticket: u64,
     /// It was told once, and waits to be asked for again.
     is_off: bool,
 }
@@ -35,7 +35,7 @@ impl Interest {
             events,
             data,
             is_kernels_too: false,
-            is_queued: false,
+            ticket: 0,
             is_off: false,
         }
     }
@@ -44,20 +44,28 @@ impl Interest {
 /// The served part of a set.
 #[derive(Debug, Default)]
 pub(crate) struct Set {
-    interests: BTreeMap<c_int, Interest>,
-    /// Descriptors to look at.
-    queue: VecDeque<c_int>,
+    /// By descriptor.
+    interests: Vec<Option<Interest>>,
+    /// Descriptors to look at, with their tickets. One with an old ticket has left the set.
+    queue: VecDeque<(c_int, u64)>,
+    /// Tickets that there ever were.
+    tickets: u64,
     /// When the kernel's part was looked at last.
     pub looked_at: Instant,
 }
 
 impl Set {
     pub fn get(&self, fd: c_int) -> Option<&Interest> {
-        self.interests.get(&fd)
+        self.interests.get(usize::try_from(fd).ok()?)?.as_ref()
+    }
+
+    fn get_mut(&mut self, fd: c_int) -> Option<&mut Interest> {
+        self.interests.get_mut(usize::try_from(fd).ok()?)?.as_mut()
     }
 
     pub fn all(&self) -> impl Iterator<Item = (c_int, &Interest)> {
-        self.interests.iter().map(|(fd, interest)| (*fd, interest))
+        let all = self.interests.iter().enumerate();
+        all.filter_map(|(fd, interest)| Some((fd as c_int, interest.as_ref()?)))
     }
 
     pub fn has_queued(&self) -> bool {
@@ -66,31 +74,34 @@ impl Set {
 
     /// Adds a descriptor, or asks for other events of it.
     pub fn put(&mut self, fd: c_int, mut interest: Interest) {
-        interest.is_queued = self.interests.get(&fd).is_some_and(|before| before.is_queued);
-        self.interests.insert(fd, interest);
+        interest.ticket = self.get(fd).map_or(0, |before| before.ticket);
+        let place = usize::try_from(fd).expect("it is a descriptor");
+        if self.interests.len() <= place {
+            self.interests.resize(place + 1, None);
+        }
+        self.interests[place] = Some(interest);
         self.queue(fd);
     }
 
     pub fn remove(&mut self, fd: c_int) -> Option<Interest> {
-        let removed = self.interests.remove(&fd)?;
-        if removed.is_queued {
-            self.queue.retain(|queued| *queued != fd);
-        }
-        Some(removed)
+        self.interests.get_mut(usize::try_from(fd).ok()?)?.take()
     }
 
     /// The kernel's set does not have the descriptor any more.
     pub fn leave_kernel(&mut self, fd: c_int) -> bool {
-        let interest = self.interests.get_mut(&fd);
-        interest.is_some_and(|it| std::mem::take(&mut it.is_kernels_too))
+        self.get_mut(fd)
+            .is_some_and(|it| std::mem::take(&mut it.is_kernels_too))
     }
 
     /// A descriptor has news.
     pub fn queue(&mut self, fd: c_int) {
-        if let Some(interest) = self.interests.get_mut(&fd)
-            && !std::mem::replace(&mut interest.is_queued, true)
+        let ticket = self.tickets + 1;
+        if let Some(interest) = self.get_mut(fd)
+            && interest.ticket == 0
         {
-            self.queue.push_back(fd);
+            interest.ticket = ticket;
+            self.tickets = ticket;
+            self.queue.push_back((fd, ticket));
         }
     }
 
@@ -107,14 +118,14 @@ impl Set {
             if count == count_max {
                 break;
             }
-            let Some(fd) = self.queue.pop_front() else {
+            let Some((fd, ticket)) = self.queue.pop_front() else {
                 break;
             };
-            let interest = self
-                .interests
-                .get_mut(&fd)
-                .expect("what is removed leaves the queue");
-            interest.is_queued = false;
+            let interest = self.interests.get_mut(fd as usize).and_then(Option::as_mut);
+            let Some(interest) = interest.filter(|interest| interest.ticket == ticket) else {
+                continue;
+            };
+            interest.ticket = 0;
             if interest.is_off {
                 continue;
             }
@@ -132,8 +143,9 @@ impl Set {
             if interest.events & ONCE != 0 {
                 interest.is_off = true;
             } else if !is_edge {
-                interest.is_queued = true;
-                self.queue.push_back(fd);
+                self.tickets += 1;
+                interest.ticket = self.tickets;
+                self.queue.push_back((fd, self.tickets));
             }
         }
         count
@@ -180,5 +192,20 @@ mod tests {
         let mut count = 0;
         set.take(8, |_| (OUT, true), |_, _| count += 1);
         assert_eq!(count, 1);
+    }
+
+    #[test]
+    fn a_descriptor_that_comes_back_is_told_once_and_one_that_has_left_never() {
+        let mut set = Set::default();
+        set.put(5, Interest::new(1, IN, 50));
+        set.put(6, Interest::new(2, IN, 60));
+        assert!(set.remove(5).is_some() && set.remove(5).is_none());
+        set.put(5, Interest::new(3, IN, 51));
+        assert_eq!(told(&mut set, IN), [60, 51]);
+        set.remove(6);
+        assert_eq!(told(&mut set, IN), [51]);
+        set.remove(5);
+        assert_eq!(told(&mut set, IN), []);
+        assert!(!set.has_queued() && set.all().count() == 0);
     }
 }

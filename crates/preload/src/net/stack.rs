@@ -4,8 +4,8 @@
 //! Threads that wait sleep without the lock. One of them, the *watch*, sleeps on the link's doorbell; the others sleep on wakes of their own. A thread that
 //! carries frames wakes those whose sockets have news. A watch that gets up wakes another sleeper, who becomes the watch.
 
-use super::file::{File, Kind, code_of};
-use super::known;
+use super::file::{Kind, code_of};
+use super::files::Files;
 use super::pipe::Bridge;
 use super::set::Set;
 use super::settings::Settings;
@@ -51,6 +51,14 @@ pub(crate) enum On {
     Keeper,
 }
 
+/// How a thread looks for frames once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    Now,
+    /// The peer needs this very processor.
+    AfterOthers,
+}
+
 /// A thread that sleeps.
 struct Sleeper {
     number: u64,
@@ -92,16 +100,17 @@ pub(crate) struct Link {
 /// Everything.
 pub(crate) struct Net {
     pub link: Option<Link>,
-    pub files: BTreeMap<u32, File>,
+    pub files: Files,
     pub sets: BTreeMap<c_int, Set>,
     /// By the place of the stack's socket.
     owners: Vec<Option<(Handle, u32)>>,
     sleepers: Vec<Sleeper>,
     wakes: Vec<Wake>,
     watch: Option<Watch>,
-    files_made: u32,
     beds_made: u64,
     pub busy_at: Instant,
+    /// Since the last frame a thread has let others have the processor.
+    has_yielded: bool,
     pub now: Instant,
     /// Looks for frames.
     pub looks: u64,
@@ -149,15 +158,15 @@ impl Net {
     const fn new() -> Self {
         Self {
             link: None,
-            files: BTreeMap::new(),
+            files: Files::new(),
             sets: BTreeMap::new(),
             owners: Vec::new(),
             sleepers: Vec::new(),
             wakes: Vec::new(),
             watch: None,
-            files_made: 0,
             beds_made: 0,
             busy_at: Instant::ZERO,
+            has_yielded: false,
             now: Instant::ZERO,
             looks: 0,
             is_refused: false,
@@ -176,13 +185,11 @@ impl Net {
     /// In a forked child: the parent has the stack, whose memory both see. So the child's copy is not even taken apart, but for its
     /// descriptors: the hub sees by them that the parent has ended.
     pub fn forget(&mut self) {
-        let files_made = self.files_made;
         if let Some(Link { sockets, claim }) = self.link.take() {
             drop(sockets);
             own::give_back(claim);
         }
         std::mem::forget(std::mem::replace(self, Self::new()));
-        self.files_made = files_made;
     }
 
     /// The keeper looks at a bridge in its next turn.
@@ -235,18 +242,6 @@ impl Net {
         }
     }
 
-    /// A new file, without descriptors.
-    pub fn add(&mut self, file: File) -> u32 {
-        loop {
-            self.files_made = self.files_made.wrapping_add(1) % known::FILES_END;
-            let number = self.files_made;
-            if number != 0 && !self.files.contains_key(&number) {
-                self.files.insert(number, file);
-                return number;
-            }
-        }
-    }
-
     /// The file that the stack's socket belongs to.
     pub fn bind(&mut self, handle: Handle, file: u32) {
         let place = handle.index();
@@ -273,7 +268,10 @@ impl Net {
         };
         match link.sockets.poll() {
             Ok(0) => {}
-            Ok(_) => self.busy_at = self.now,
+            Ok(_) => {
+                self.busy_at = self.now;
+                self.has_yielded = false;
+            }
             Err(_) => self.lose(),
         }
         self.hear();
@@ -306,13 +304,14 @@ impl Net {
         let Kind::Stream { handle, tuple } = &mut file.kind else {
             return;
         };
+        if file.is_settled {
+            return;
+        }
         let handle = *handle;
         let Ok(Some(found)) = link.sockets.tuple(handle) else {
             return;
         };
-        if std::mem::replace(&mut file.is_settled, true) {
-            return;
-        }
+        file.is_settled = true;
         *tuple = found;
         // One that is over already needs none.
         let _ = link.sockets.set(handle, Setting::NoDelay(file.is_no_delay));
@@ -356,7 +355,7 @@ impl Net {
              then the program anew",
             std::process::id()
         );
-        let all: Vec<_> = self.files.keys().copied().collect();
+        let all: Vec<_> = self.files.iter().map(|(number, _)| number).collect();
         all.into_iter().for_each(|file| self.tell(file));
     }
 
@@ -476,9 +475,23 @@ impl Net {
 
 /// How threads sleep.
 impl Net {
-    /// Whether a thread that waits should rather look again.
-    pub fn is_busy(&self) -> bool {
-        self.is_up() && self.now.since(self.busy_at) < SPIN
+    /// What a thread that waits should do before it sleeps.
+    pub fn look_again(&mut self) -> Option<Again> {
+        if !self.is_up() || self.now.since(self.busy_at) >= SPIN {
+            return None;
+        }
+        let is_in_the_way = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.sockets.is_in_the_way());
+        match (is_in_the_way, self.has_yielded) {
+            (false, _) => Some(Again::Now),
+            (true, false) => {
+                self.has_yielded = true;
+                Some(Again::AfterOthers)
+            }
+            (true, true) => None,
+        }
     }
 
     /// The thread is to sleep. None if there is something to do first.
@@ -603,10 +616,7 @@ fn open(settings: &Settings) -> Result<Link, String> {
         ..Config::new(mac, settings.ip, settings.bits)
     };
     let sockets = Sockets::new(Box::new(link), config, Options::default());
-    Ok(Link {
-        sockets,
-        claim,
-    })
+    Ok(Link { sockets, claim })
 }
 
 /// An address is one process's at a time. The kernel gives the name free when that process has ended.
