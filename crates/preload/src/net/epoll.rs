@@ -1,9 +1,10 @@
 //! epoll(7) on served sockets beside descriptors of the kernel's, which stay in the kernel's set.
 
+use super::beds::On;
 use super::open::last_code;
 use super::rest::{NO_FDS, Rest, SPARE, Wish, rest, until};
 use super::set::{Interest, Set};
-use super::stack::{Net, On, with};
+use super::stack::{Net, with};
 use super::{inherit, known};
 use crate::real;
 use crate::state::set_errno;

@@ -169,7 +169,7 @@ pub(crate) fn remember_child(net: &mut Net, control: &OwnedFd) {
     if watched.is_err() {
         end_child(net, child);
     }
-    net.wake_keeper();
+    net.beds.wake_keeper();
 }
 
 /// In the child: what was the parent's is asked for later.

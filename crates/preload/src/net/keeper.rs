@@ -4,8 +4,9 @@
 //! While threads of the program carry frames, the keeper looks every [`TICK`] whether they still do. While one of them sleeps on the doorbell, the keeper
 //! sleeps without a limit.
 
+use super::beds::On;
 use super::inherit;
-use super::stack::{Bed, Net, On, lock};
+use super::stack::{Bed, Net, lock};
 use crate::state::IS_INSIDE;
 use crate::{real, selector, signals};
 use base::{Duration, Instant};
@@ -19,7 +20,7 @@ const TICK: Duration = Duration::from_millis(4);
 
 /// Starts it, if there is none.
 pub(crate) fn start(net: &mut Net) -> io::Result<()> {
-    if net.keeper.is_some() {
+    if net.beds.has_keeper() {
         return Ok(());
     }
     let wake = Arc::new(Wake::new()?.kept(area::own::keep)?);
@@ -30,7 +31,7 @@ pub(crate) fn start(net: &mut Net) -> io::Result<()> {
         .spawn(move || keep(&own));
     signals::unblock(&before);
     begun?;
-    net.keeper = Some(wake);
+    net.beds.set_keeper(wake);
     Ok(())
 }
 
@@ -75,15 +76,15 @@ fn plan(net: &mut Net, looks: &mut u64) -> Plan {
         return Plan::Again;
     }
     if !net.is_up() {
-        net.is_keeper_asleep = true;
+        net.beds.keeper_sleeps();
         return Plan::Woken;
     }
     if is_stuck || net.looks != *looks {
         *looks = net.looks;
         return Plan::Tick;
     }
-    if net.has_watch() {
-        net.is_keeper_asleep = true;
+    if net.beds.has_program_watch() {
+        net.beds.keeper_sleeps();
         return Plan::Woken;
     }
     net.carry();

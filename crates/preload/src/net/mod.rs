@@ -11,13 +11,14 @@
 //! | `address` | addresses as programs have them |
 //! | `file`, `files`, `set` | a socket, all of them, and a set of epoll(7) |
 //! | `stack` | all of them, and the stack, under one lock |
-//! | `rest`, `keeper` | how threads wait, and the thread that carries frames while the program computes |
+//! | `beds`, `rest`, `keeper` | how threads wait, and the thread that carries frames while the program computes |
 //! | `open`, `data`, `options`, `poll`, `epoll` | calls |
 //! | `bridge`, `pipe`, `names` | sockets that the kernel has to have |
 //! | `forked`, `inherit` | forks of the program, and what a child does with its parent's sockets |
 //! | `exported` | functions of the C library that nothing else here stands in for |
 
 mod address;
+mod beds;
 mod bridge;
 pub(crate) mod data;
 pub(crate) mod epoll;
@@ -37,6 +38,8 @@ mod rest;
 mod set;
 mod settings;
 mod stack;
+
+use os::sync;
 
 pub(crate) use inherit::{before_program, leave};
 pub(crate) use rest::until;

@@ -1,10 +1,11 @@
 //! Sockets that come, get an address, and connect or listen.
 
 use super::address::{self, Family};
+use super::beds::On;
 use super::file::{File, Kind, code_of};
 use super::rest::{NO_FDS, Rest, SPARE, Wish, rest, until};
 use super::settings::{Settings, settings};
-use super::stack::{Net, On, with};
+use super::stack::{Net, with};
 use super::{inherit, keeper, known, names};
 use crate::signals::Ran;
 use crate::state::set_errno;

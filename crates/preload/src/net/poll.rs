@@ -1,7 +1,8 @@
 //! poll(2) and select(2) on served sockets, perhaps beside descriptors of the kernel's.
 
+use super::beds::On;
 use super::rest::{Rest, SPARE, Wish, rest, until};
-use super::stack::{Net, On, with};
+use super::stack::{Net, with};
 use super::{inherit, known};
 use crate::real;
 use crate::state::set_errno;

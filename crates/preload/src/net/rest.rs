@@ -1,7 +1,8 @@
 //! How a thread of the program waits: it looks for frames for a while, and sleeps then. It sleeps outside of the library, so handlers of its signals run, and
 //! a cancelled thread ends.
 
-use super::stack::{Again, Bed, Net, On, with};
+use super::beds::On;
+use super::stack::{Again, Bed, Net, with};
 use crate::real;
 use crate::signals::{self, Ran};
 use base::{Duration, Instant, time};

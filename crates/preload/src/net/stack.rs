@@ -4,6 +4,7 @@
 //! Threads that wait sleep without the lock. One of them, the *watch*, sleeps on the link's doorbell; the others sleep on wakes of their own. A thread that
 //! carries frames wakes those whose sockets have news. A watch that gets up wakes another sleeper, who becomes the watch.
 
+use super::beds::{Beds, On};
 use super::file::{Kind, code_of};
 use super::files::Files;
 use super::pipe::Bridge;
@@ -38,32 +39,12 @@ const KEEP: Keep = Keep {
     give_back: own::give_back,
 };
 
-/// The news that a sleeping thread waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum On {
-    /// News of a file.
-    File(u32),
-    /// News of a set's descriptors.
-    Set(c_int),
-    /// News of any.
-    Any,
-    /// Nothing but its time, and the keeper's other work.
-    Keeper,
-}
-
 /// How a thread looks for frames once more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
     Now,
     /// The peer needs this very processor.
     AfterOthers,
-}
-
-/// A thread that sleeps.
-struct Sleeper {
-    number: u64,
-    on: On,
-    wake: Wake,
 }
 
 /// How a thread may sleep: until one of these can be read, or it is time.
@@ -73,14 +54,6 @@ pub(crate) struct Bed {
     /// The link's doorbell, for the watch.
     pub bell: RawFd,
     pub deadline: Option<Instant>,
-}
-
-/// The thread that sleeps on the doorbell.
-struct Watch {
-    number: u64,
-    is_keeper: bool,
-    /// It gets up then.
-    deadline: Option<Instant>,
 }
 
 /// A forked child that may ask for files.
@@ -104,10 +77,8 @@ pub(crate) struct Net {
     pub sets: BTreeMap<c_int, Set>,
     /// By the place of the stack's socket.
     owners: Vec<Option<(Handle, u32)>>,
-    sleepers: Vec<Sleeper>,
-    wakes: Vec<Wake>,
-    watch: Option<Watch>,
-    beds_made: u64,
+    pub beds: Beds,
+    wakes: Vec<Arc<Wake>>,
     pub busy_at: Instant,
     /// Since the last frame a thread has let others have the processor.
     has_yielded: bool,
@@ -128,9 +99,6 @@ pub(crate) struct Net {
     pub children_made: u32,
     /// Where this process, a forked child, asks for what it has inherited.
     pub parent: Option<OwnedFd>,
-    pub keeper: Option<Arc<Wake>>,
-    /// The keeper sleeps until it is woken.
-    pub is_keeper_asleep: bool,
 }
 
 static NET: Mutex<Net> = Mutex::new(Net::new());
@@ -161,10 +129,8 @@ impl Net {
             files: Files::new(),
             sets: BTreeMap::new(),
             owners: Vec::new(),
-            sleepers: Vec::new(),
+            beds: Beds::new(),
             wakes: Vec::new(),
-            watch: None,
-            beds_made: 0,
             busy_at: Instant::ZERO,
             has_yielded: false,
             now: Instant::ZERO,
@@ -177,8 +143,6 @@ impl Net {
             children: BTreeMap::new(),
             children_made: 0,
             parent: None,
-            keeper: None,
-            is_keeper_asleep: false,
         }
     }
 
@@ -196,7 +160,7 @@ impl Net {
     pub fn stir(&mut self, number: u32) {
         if self.bridges.contains_key(&number) {
             self.stirred.insert(number);
-            self.wake_keeper();
+            self.beds.wake_keeper();
         }
     }
 
@@ -334,17 +298,12 @@ impl Net {
                 set.queue(*fd);
             }
         }
-        for sleeper in &self.sleepers {
-            let is_meant = match sleeper.on {
-                On::File(other) => other == number,
-                On::Set(set) => file.watchers.iter().any(|(other, _)| *other == set),
-                On::Any => true,
-                On::Keeper => false,
-            };
-            if is_meant {
-                sleeper.wake.wake();
-            }
-        }
+        self.beds.wake(|on| match on {
+            On::File(other) => other == number,
+            On::Set(set) => file.watchers.iter().any(|(other, _)| *other == set),
+            On::Any => true,
+            On::Keeper => false,
+        });
     }
 
     /// The hub has ended, and the connections with it.
@@ -465,11 +424,7 @@ impl Net {
         };
         self.push();
         // Threads that wait for it see that it is gone.
-        for sleeper in &self.sleepers {
-            if sleeper.on == On::File(number) {
-                sleeper.wake.wake();
-            }
-        }
+        self.beds.wake(|on| on == On::File(number));
     }
 }
 
@@ -498,97 +453,57 @@ impl Net {
     pub fn lie_down(&mut self, on: On) -> io::Result<Option<Bed>> {
         let wake = match self.wakes.pop() {
             Some(wake) => wake,
-            None => Wake::new()?.kept(own::keep)?,
+            None => Arc::new(Wake::new()?.kept(own::keep)?),
         };
-        self.beds_made += 1;
-        let number = self.beds_made;
-        let mut bed = Bed {
-            number,
+        let is_up = self.is_up();
+        let sockets = self.link.as_mut().filter(|_| is_up).map(|link| &mut link.sockets);
+        let park = sockets.map(|sockets| || sockets.park().map(|parked| parked.deadline));
+        let Some(place) = self.beds.lie_down(on, Arc::clone(&wake), park) else {
+            self.wakes.push(wake);
+            return Ok(None);
+        };
+        let bell = match place.is_watch {
+            true => self.sockets().fd().as_raw_fd(),
+            false => -1,
+        };
+        Ok(Some(Bed {
+            number: place.number,
             wake: wake.fd(),
-            bell: -1,
-            deadline: None,
-        };
-        if self.watch.is_none() && self.is_up() {
-            let sockets = self.sockets();
-            let Some(parked) = sockets.park() else {
-                self.wakes.push(wake);
-                return Ok(None);
-            };
-            bed.bell = sockets.fd().as_raw_fd();
-            bed.deadline = parked.deadline;
-            self.watch = Some(Watch {
-                number,
-                is_keeper: on == On::Keeper,
-                deadline: parked.deadline,
-            });
-        }
-        self.sleepers.push(Sleeper { number, on, wake });
-        Ok(Some(bed))
+            bell,
+            deadline: place.deadline,
+        }))
     }
 
     /// The thread is awake again.
     pub fn get_up(&mut self, bed: &Bed) {
-        let Some(place) = self.sleepers.iter().position(|it| it.number == bed.number) else {
-            return;
-        };
-        let sleeper = self.sleepers.swap_remove(place);
-        sleeper.wake.clear();
-        self.wakes.push(sleeper.wake);
-        let is_watch = |watch: &Watch| watch.number == bed.number;
-        if self.watch.as_ref().is_some_and(is_watch) {
-            self.end_watch();
-        }
-        // This one may have been woken to become the watch, and has something else to do now.
-        if self.watch.is_none() {
-            let is_program = |sleeper: &&Sleeper| sleeper.on != On::Keeper;
-            if let Some(next) = self.sleepers.iter().find(is_program) {
-                next.wake.wake();
-            } else if self.is_keeper_asleep {
-                self.wake_keeper();
+        if let Some((wake, was_watch)) = self.beds.get_up(bed.number) {
+            self.wakes.push(wake);
+            if was_watch {
+                self.unpark();
             }
         }
     }
 
-    fn end_watch(&mut self) {
-        self.watch = None;
+    /// Nobody is at the doorbell any more.
+    fn unpark(&mut self) {
         if self.is_up() {
             self.sockets().unpark();
         }
     }
 
-    pub fn wake_keeper(&mut self) {
-        self.is_keeper_asleep = false;
-        if let Some(keeper) = &self.keeper {
-            keeper.wake();
-        }
-    }
-
-    /// Whether a thread of the program sleeps on the doorbell.
-    pub fn has_watch(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| !watch.is_keeper)
-    }
-
     /// A thread of the program is here: the keeper need not be woken for frames.
     fn relieve(&mut self) {
-        if self.watch.as_ref().is_some_and(|watch| watch.is_keeper) {
-            self.end_watch();
-            self.wake_keeper();
+        if self.beds.relieve() {
+            self.unpark();
         }
     }
 
     /// Somebody sleeps who would get up too late for what this thread has done.
     fn hurry(&mut self) {
-        let Some(watch) = &self.watch else {
-            return;
-        };
-        let (number, until) = (watch.number, watch.deadline);
-        let Some(deadline) = self.link.as_mut().and_then(|link| link.sockets.deadline()) else {
-            return;
-        };
-        if until.is_none_or(|until| deadline < until)
-            && let Some(sleeper) = self.sleepers.iter().find(|it| it.number == number)
+        if self.beds.has_watch()
+            && let Some(deadline) = self.link.as_mut().and_then(|link| link.sockets.deadline())
         {
-            sleeper.wake.wake();
+            self.beds.hurry(deadline);
         }
     }
 }
