@@ -127,7 +127,8 @@ def compare(a, b, seed, count):
 
 def write(port, path):
     client, rng, number, name = Client(port), random.Random(path), 0, os.path.basename(path)
-    with open(path, "w") as file:
+    # A line at a time, so that others see how far this is.
+    with open(path, "w", buffering=1) as file:
         try:
             while True:
                 batch = []

@@ -65,7 +65,14 @@ cli set short 1 px 1 >/dev/null
 for round in 1 2 3 4 5; do
     client write "$port" "$work/written.$round.a" >"$work/count.a" & a=$!
     client write "$port" "$work/written.$round.b" >"$work/count.b" & b=$!
-    sleep "0.$(( 3 + round ))"
+    # A busy machine starts the clients late.
+    for side in a b; do
+        for (( i = 0; i < 400; i++ )); do
+            [[ $(grep -c ^done "$work/written.$round.$side" 2>/dev/null) -gt 20 ]] && break
+            sleep 0.05
+        done
+    done
+    sleep "0.$round"
     kill -9 "$kv_pid"; wait "$kv_pid" 2>/dev/null || true
     wait "$a" || fail "a client failed"
     wait "$b" || fail "a client failed"
