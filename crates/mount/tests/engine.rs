@@ -1,9 +1,4 @@
 //! The engine on real media: what was acknowledged is there after a kill, and the log never stays full.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    reason = "tests of threads have threads"
-)]
 
 use fs::check::{Depth, check_to};
 use fs::client::{Call, Caller, Client, Where};

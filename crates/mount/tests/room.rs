@@ -1,9 +1,4 @@
 //! Room for what was acknowledged: a program that keeps to no promise takes its own part of the devices, and nobody else's.
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "tests of a driver have threads and a clock"
-)]
 
 use fs::format::{ROOT_INODE, Tier};
 use fs::inode::{TYPE_DIRECTORY, TYPE_FILE, Time};

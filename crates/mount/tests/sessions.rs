@@ -1,9 +1,4 @@
 //! Processes with logs of their own beside one engine: here each is a connection of the test's own process.
-#![allow(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    reason = "tests of a driver have threads and a clock"
-)]
 
 use fs::format::Tier;
 use libfs::{Errno, File, FileSystem, Open, Place, Rename, Wanted};
