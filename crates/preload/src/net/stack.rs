@@ -67,7 +67,7 @@ pub(crate) struct Child {
 pub(crate) struct Link {
     pub sockets: Sockets,
     /// Says to other processes of this host that the address is taken.
-    claim: OwnedFd,
+    _claim: OwnedFd,
 }
 
 /// Everything.
@@ -146,13 +146,9 @@ impl Net {
         }
     }
 
-    /// In a forked child: the parent has the stack, whose memory both see. So the child's copy is not even taken apart, but for its
-    /// descriptors: the hub sees by them that the parent has ended.
+    /// In a forked child: the parent has the stack, whose memory both see. So the child's copy is not even taken apart. Its descriptors are closed by
+    /// `own::forked`, as all that this library keeps: the hub sees by them that the parent has ended.
     pub fn forget(&mut self) {
-        if let Some(Link { sockets, claim }) = self.link.take() {
-            drop(sockets);
-            own::give_back(claim);
-        }
         std::mem::forget(std::mem::replace(self, Self::new()));
     }
 
@@ -531,7 +527,10 @@ fn open(settings: &Settings) -> Result<Link, String> {
         ..Config::new(mac, settings.ip, settings.bits)
     };
     let sockets = Sockets::new(Box::new(link), config, Options::default());
-    Ok(Link { sockets, claim })
+    Ok(Link {
+        sockets,
+        _claim: claim,
+    })
 }
 
 /// An address is one process's at a time. The kernel gives the name free when that process has ended.
