@@ -8,11 +8,10 @@
 //! this port's are dropped, as the hub would. A peer that does not read holds the port's frames up once, for [`PATIENCE`]. Then its frames are
 //! lost until it reads. A peer that breaks the rules, or leaves, loses the link. Only the hub's word says that it has gone for good.
 
-use super::doorbell::Letter;
 use super::kept::{Keep, Kept};
 use super::letter::News;
 use super::sleep::{Step, rise_from_all, sleep_at_all};
-use super::vnic::{End, Vnic};
+use super::vnic::{End, Shape, Side, Vnic};
 use crate::frames::{FRAME_BYTES_MAX, Frame, Frames, Limits, LinkError, Sleep, Written};
 use base::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
@@ -104,9 +103,9 @@ impl Port {
     fn open_letters(&mut self) {
         for letter in self.hub.open_letters() {
             match News::parse(&letter.bytes) {
-                Some(News::Introduced { .. }) => {
+                Some(News::Introduced { peer, side, shape }) => {
                     // Without memory or descriptors there is no link: the hub goes on. The peer sees that its doorbell is closed.
-                    let _ = self.befriend(letter);
+                    let _ = self.befriend(peer, (side, shape), letter.fds);
                 }
                 Some(News::Gone(peer)) => {
                     for link in self.links.iter_mut().filter(|link| link.peer == peer) {
@@ -120,15 +119,12 @@ impl Port {
     }
 
     /// Takes an end of a link.
-    fn befriend(&mut self, letter: Letter) -> io::Result<()> {
-        let Some(News::Introduced { peer, side, shape }) = News::parse(&letter.bytes) else {
-            return Ok(());
-        };
+    fn befriend(&mut self, peer: Mac, (side, shape): (Side, Shape), fds: Vec<OwnedFd>) -> io::Result<()> {
         let is_known = self.links.iter().any(|link| link.peer == peer);
         if is_known || self.links.len() == LINKS_MAX || number(peer) == HUB {
             return Ok(());
         }
-        let [memory, bell] = <[OwnedFd; 2]>::try_from(letter.fds).map_err(|_| io::ErrorKind::InvalidData)?;
+        let [memory, bell] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| io::ErrorKind::InvalidData)?;
         let end = End::given(side, shape, memory, vec![self.keep.keep(bell)?])?;
         let mut queues = end.queues(self.hub.limits().mtu, Some(self.own));
         let vnic = queues.remove(0);
@@ -362,7 +358,7 @@ impl Frames for Port {
 mod tests {
     use super::super::doorbell::Doorbell;
     use super::super::memory::Memory;
-    use super::super::vnic::{Shape, Side, make, parts};
+    use super::super::vnic::{make, parts};
     use super::*;
     use base::Rng;
     use os::sync::Ordering;
