@@ -107,8 +107,8 @@ pub const WINDOW_HEAD_BYTES: u64 = 4096;
 pub const CLOSED_AT: u64 = 0;
 /// Where a window says up to which position the log is durable (u64).
 pub const DURABLE_AT: u64 = 8;
-/// Where it says of which part of the room the process has heard last: its root (u64), as of [`Budget::generation`]. What the process has logged
-/// before that it has promised of older parts.
+/// The word by which the process says which part of the room it has heard of last: the part's root (u64), as of [`Budget::generation`]. The process has
+/// promised what it logged before that of older parts.
 pub const HEARD_AT: u64 = 16;
 /// Where it says that it is one: [`WINDOW_MAGIC`], and the log's number (u64). The daemon writes both.
 pub const MAGIC_AT: u64 = 64;

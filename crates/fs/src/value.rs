@@ -119,7 +119,7 @@ impl Part {
         }
     }
 
-    /// What is left when blocks of device 0 and of others are taken.
+    /// The part without so many blocks of device 0, and of others.
     #[must_use]
     pub fn less(self, first: u64, others: u64) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl Part {
     }
 }
 
-/// Where the bytes of a log are, as its record says: in its blocks, in a window, or in a window with room reserved for it.
+/// Places of a log's bytes, as its record says: its blocks, a window, or a window with room reserved for it.
 const IN_BLOCKS: u32 = 0;
 const IN_WINDOW: u32 = 1;
 const RESERVED: u32 = 2;

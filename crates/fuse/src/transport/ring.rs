@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The number of the end that tells of a wake.
 const WAKE: u64 = u64::MAX;
 
-/// What a ring has.
+/// The sizes of a ring, and how it waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     /// Of each queue.

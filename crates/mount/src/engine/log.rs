@@ -24,7 +24,7 @@ pub(crate) struct Log {
     pub reserved: Reserved,
     /// The same, as the tree has it for the next opening.
     pub noted: Part,
-    /// What its process is told.
+    /// The part of the room that its process is told.
     pub part: Part,
     /// Operations that were refused, and not told yet.
     pub refused: u64,

@@ -2,7 +2,7 @@
 //! room in the digest, whatever the others do (docs/format/fs.md, "Room").
 //!
 //! A process promises its calls no more than the newest part of the room that it has heard of. It may hear late, so each part that it was told
-//! counts until it says that it has heard a newer one. What the digest takes for the process counts against each of these parts. What is left of the largest
+//! counts until it says that it has heard a newer one. The digest counts what it takes for the process against each of these parts. The rest of the largest
 //! one is reserved. New parts are so large that all reservations together fit into what is free ([`level`]).
 
 use fs::value::Part;
@@ -19,7 +19,7 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// What the process's calls may take yet.
+    /// The room that the process's calls may take yet.
     pub fn left(&self) -> Part {
         let parts = self.told.iter().map(|(_, part)| *part);
         parts.fold(Part::default(), Part::max)

@@ -21,7 +21,7 @@ const DELETION_PARTS: u64 = 16;
 /// Commits whose own blocks are held at a time.
 const COMMITS_HELD: u64 = 2;
 
-/// What the room is known by.
+/// The tree, the devices and the logs, which say what room there is.
 pub(crate) struct Shares<'k> {
     pub tree: &'k Tree,
     pub placing: &'k Placing,
@@ -32,7 +32,7 @@ impl Shares<'_> {
     /// The part of the room that may be told to each process now. All reservations fit into what is free then, with this one in place of those that are
     /// smaller.
     ///
-    /// What only deletes may take somewhat more. All of that together, and a reserve more, is never told to what grows: so it does not need what deletions have
+    /// A call that only deletes may take somewhat more. All of that together, and a reserve more, is never told to what grows: so it does not need what deletions have
     /// taken.
     pub fn part(&self, state: &State) -> Part {
         let parts = state.sharing.slots + 1;
@@ -56,7 +56,7 @@ impl Shares<'_> {
         }
     }
 
-    /// What is free and reserved for no process: the daemon's own work may take it. None if nobody shares the files.
+    /// The room that is free and reserved for no process: the daemon's own work may take it. None if nobody shares the files.
     pub fn unreserved(&self, state: &State) -> Option<Part> {
         if self.logs.is_empty() && !state.is_shared() {
             return None;
